@@ -108,7 +108,7 @@ def checked_codecs(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
     return several
 
 
-def convert_text(text: str, kind: object) -> Any:
+def convert_text(text: str, kind: object) -> object:
     """Return ``text``, of a route or a payload, as ``kind``. Raise ``DecodeError`` if it does not fit."""
     if kind is str:
         return text
@@ -120,7 +120,7 @@ def convert_text(text: str, kind: object) -> Any:
         raise decode_error(error) from None
 
 
-def decode_text(data: bytes, kind: object = str) -> Any:
+def decode_text(data: bytes, kind: object = str) -> object:
     """Return ``data`` as UTF-8 text that fits ``kind``: ``str``, perhaps with constraints.
 
     Raise `DecodeError` for data that is not UTF-8, and for a text that breaks a constraint.

@@ -74,7 +74,7 @@ def _has_constraint(kind: object) -> bool:
 
 
 @lru_cache(KINDS_KEPT)
-def adapter(kind: Any) -> TypeAdapter[Any]:
+def adapter(kind: Any) -> TypeAdapter[object]:
     """Return what pydantic has for a type. Raise ``TypeError``, which names it, for one that it does not take."""
     from pydantic import PydanticUserError, TypeAdapter
 

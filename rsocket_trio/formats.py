@@ -17,7 +17,7 @@ from rsocket_trio.data_types import KINDS_KEPT, adapter, hashed_by_type, holds_m
 from rsocket_trio.extras import install_command
 from rsocket_trio.hostile_data import CBOR_FORM, CHECKED_SIZE, MESSAGEPACK_FORM, Tables, limit_json_containers
 
-Reader: TypeAlias = Callable[[bytes], Any]
+Reader: TypeAlias = Callable[[bytes], object]
 """Returns the object that data holds; raises errors of its library."""
 SELF_DESCRIBED = b"\xd9\xd9\xf7"
 """The tag that says of what follows that it is CBOR."""
@@ -48,7 +48,7 @@ def json_reader(kind: object) -> Reader:
     typed: Reader | None = None if is_pydantic else msgspec.json.Decoder(kind, dec_hook=_decode_model).decode
     read = typed or validator(kind).validate_json
 
-    def read_checked(data: bytes) -> Any:
+    def read_checked(data: bytes) -> object:
         checks = hashes_numbers and len(data) > CHECKED_SIZE
         if is_pydantic or checks:
             limit_json_containers(data)
@@ -63,9 +63,9 @@ def json_reader(kind: object) -> Reader:
 @lru_cache(KINDS_KEPT)
 def messagepack_reader(kind: object) -> Reader:
     hashed = hashed_by_type(kind)
-    untyped: Reader = msgspec.msgpack.Decoder(ext_hook=_refuse_extension).decode
+    untyped = msgspec.msgpack.Decoder(ext_hook=_refuse_extension).decode
 
-    def read_model(data: bytes) -> Any:
+    def read_model(data: bytes) -> object:
         return validator(kind).validate_python(untyped(data))
 
     read: Reader = read_model
@@ -76,7 +76,7 @@ def messagepack_reader(kind: object) -> Reader:
         values: Sequence[object] = untyped(b"\xdd" + count.to_bytes(4, "big") + items)
         return values
 
-    def read_checked(data: bytes) -> Any:
+    def read_checked(data: bytes) -> object:
         if len(data) > CHECKED_SIZE:
             tables = Tables(map_keys=hashed.maps)
             tables.check_heads(data, MESSAGEPACK_FORM, read_items)
@@ -103,7 +103,7 @@ def cbor_reader(kind: object) -> Reader:
     hashed = hashed_by_type(kind)
     is_pydantic = holds_model(kind)
 
-    def read(data: bytes) -> Any:
+    def read(data: bytes) -> object:
         checks = len(data) > CHECKED_SIZE
         tables = Tables(map_keys=hashed.maps)
         if checks:

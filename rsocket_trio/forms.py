@@ -209,12 +209,12 @@ async def drive(items: Items, send: Callable[[Any], Awaitable[None]]) -> None:
         return
 
 
-def unfit(decorator: str, function: Function, result: object, wanted: str) -> TypeError:
+def unfit(decorator: str, function: Function, result: object, expected: str) -> TypeError:
     """Return the error for a function whose result shows that it is of the wrong kind. Close a coroutine."""
     if inspect.iscoroutine(result):
         result.close()
     name = type(result).__name__
-    return TypeError(f"{decorator} handler {function_name(function)} returned {name}, not {wanted}")
+    return TypeError(f"{decorator} handler {function_name(function)} returned {name}, not {expected}")
 
 
 # What a function looks like

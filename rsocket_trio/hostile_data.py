@@ -220,16 +220,16 @@ class Tables:
     def _add(self, values: Collection[object], *, in_set: bool, with_maps: bool) -> None:
         if len(values) <= LARGE_TABLE:
             return
-        found = [value for value in values if type(value) not in NOT_LOOKED_AT]
+        keys = [value for value in values if type(value) not in NOT_LOOKED_AT]
         parts = [value for value in values if isinstance(value, list | tuple | dict)]
         if len(parts) > LARGE_TABLE:
-            found += [_hashable(part, MAX_LEVELS, with_maps) for part in parts]
-        found += _numbers_of_texts(values)
-        self._fill(found, in_set)
-        long = [value for value in found if type(value) is int and value.bit_length() > FLOAT_BITS]
+            keys += [_hashable(part, MAX_LEVELS, with_maps) for part in parts]
+        keys += _numbers_of_texts(values)
+        self._fill(keys, in_set)
+        long = [value for value in keys if type(value) is int and value.bit_length() > FLOAT_BITS]
         if long:  # where the type has floats other ones collide
             floats = [float(value) for value in long if value.bit_length() <= MAX_FLOAT_BITS]
-            self._fill([*floats, *(value for value in found if type(value) is float)], in_set)
+            self._fill([*floats, *(value for value in keys if type(value) is float)], in_set)
 
     def _fill(self, values: Sequence[object], in_set: bool) -> None:
         """Put values into a table. If that takes long, the places that they try are counted."""

@@ -10,7 +10,7 @@ from rsocket_trio.values import between
 
 KIB = 1024
 MIB = 1024 * KIB
-LARGEST_FRAME = 16 * MIB - 1
+MAX_FRAME_BYTES = 16 * MIB - 1
 """Bytes: what the 24-bit length field of ReactiveSocket 0.2 and RSocket 1.0 can say."""
 ENTRY_OVERHEAD: Final = 256
 """Bytes that each entry counts beside its own. A frame of a few bytes takes some 60 beside them, an item 110, an item
@@ -40,7 +40,7 @@ class Limits:
     """Seconds from accept to the whole SETUP, with the handshakes of TLS, WebSocket and HTTP/2. Beyond: closed."""
     setup_size: int = attrs.field(default=64 * KIB, validator=between(1, whole=True))
     """Bytes of a SETUP frame, its resume token not counted. Beyond: INVALID_SETUP."""
-    frame_size: int = attrs.field(default=LARGEST_FRAME, validator=between(1, 2**31 - 1, whole=True))
+    frame_size: int = attrs.field(default=MAX_FRAME_BYTES, validator=between(1, 2**31 - 1, whole=True))
     """Bytes of one inbound frame. Beyond: CONNECTION_ERROR, before a byte of the body is stored."""
     payload_size: int = attrs.field(default=64 * MIB, validator=between(1, whole=True))
     """Bytes of one payload joined from fragments. Beyond: the stream ends with INVALID, the rest is skipped."""

@@ -54,12 +54,14 @@ SetupHandler = TypeVar("SetupHandler", bound="Callable[[Setup, Connection], Awai
 LeasePolicy = TypeVar("LeasePolicy", bound=Callable[[Setup], AsyncIterable[Lease]])
 ExtensionHandler = TypeVar("ExtensionHandler", bound=Callable[[int, bytes], None])
 ExtensionEntryHandler = TypeVar("ExtensionEntryHandler", bound=Callable[[str, Any], BytesLike | None])
-Interceptor = TypeVar("Interceptor", bound="Callable[[Call], AsyncIterable[None] | AbstractAsyncContextManager[Any]]")
-Authenticator = TypeVar("Authenticator", bound=Callable[[Any, Any], object])
+Interceptor = TypeVar(
+    "Interceptor", bound="Callable[[Call], AsyncIterable[None] | AbstractAsyncContextManager[object]]"
+)
+Authenticator = TypeVar("Authenticator", bound=Callable[..., object])
 OnErrorHandler = TypeVar("OnErrorHandler", bound="Callable[[Exception, Call], object]")
 Requires: TypeAlias = Requirement | None
 
-LONGEST_ROUTE = 255
+MAX_ROUTE_BYTES = 255
 """Bytes of UTF-8 that a routing tag can hold."""
 PATTERN_MARKS = ("{", "}", "**")
 """The text that only a route with parameters, doubled braces or a catch-all has."""
@@ -352,8 +354,8 @@ class Responder:
         """Return a record of each handler of requests, sorted by route; the route of the description is not in it."""
         from rsocket_trio.services.description import route_record
 
-        found = [route_record(handler) for _, handler in self._requests()]
-        return tuple(sorted(found, key=lambda each: (each.route or "", each.interaction)))
+        routes = [route_record(handler) for _, handler in self._requests()]
+        return tuple(sorted(routes, key=lambda route: (route.route or "", route.interaction)))
 
     def _requests(self) -> Iterator[tuple[Interaction, Handler]]:
         """Return every handler of requests but the own description."""
@@ -385,15 +387,15 @@ class Responder:
             return handler
         if route is None:
             raise Rejected(f"no default handler for {interaction.value}")
-        others = " and ".join(each.value for each in Interaction if self._known(each, route) is not None)
+        others = " and ".join(other.value for other in Interaction if self._known(other, route) is not None)
         hint = f": it is {others}" if others else ""
         raise Rejected(f"no {interaction.value} handler for route '{readable(route)}'{hint}")
 
     def _known(self, interaction: Interaction, route: str | None) -> Handler | None:
         handler = self._handlers.get((interaction, route))
         if handler is None and route is not None and interaction in self._patterns:
-            found = self._patterns[interaction].find(route)
-            return None if found is None else found[0]
+            match = self._patterns[interaction].find(route)
+            return None if match is None else match[0]
         return handler
 
     def _has_default(self, interaction: Interaction) -> bool:
@@ -449,7 +451,10 @@ class Responder:
     def _all_or_nothing(self) -> Iterator[None]:
         """Register nothing of the block if it raises."""
         handlers, patterns = self._handlers, self._patterns
-        self._handlers, self._patterns = dict(handlers), {each: table.copy() for each, table in patterns.items()}
+        self._handlers, self._patterns = (
+            dict(handlers),
+            {interaction: table.copy() for interaction, table in patterns.items()},
+        )
         try:
             yield
         except BaseException:
@@ -588,9 +593,12 @@ def takes_bytes(function: object) -> bool:
     replies = get_args(reply) if isinstance(reply, UnionType) else (reply,)
     return (
         bool(parameters)
-        and all(each.kind is each.POSITIONAL_OR_KEYWORD and each.default is each.empty for each in parameters)
-        and all(each.annotation in RAW_ARGUMENTS for each in parameters)
-        and all(each in RAW_RESULTS for each in replies)
+        and all(
+            parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is parameter.empty
+            for parameter in parameters
+        )
+        and all(parameter.annotation in RAW_ARGUMENTS for parameter in parameters)
+        and all(kind in RAW_RESULTS for kind in replies)
     )
 
 
@@ -612,6 +620,6 @@ def _checked_route(route: object) -> str:
     if not isinstance(route, str):
         raise TypeError(f"a route is a str, not {type(route).__name__}")
     size = len(route.encode())
-    if size > LONGEST_ROUTE:
-        raise ValueError(f"route of {size} bytes, limit {LONGEST_ROUTE}")
+    if size > MAX_ROUTE_BYTES:
+        raise ValueError(f"route of {size} bytes, limit {MAX_ROUTE_BYTES}")
     return route

@@ -9,12 +9,12 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., object])
-T = TypeVar("T")
+T = TypeVar("T", bound=Mapping[str, object])
 
 
 def shows_options(function: F) -> F:
@@ -27,15 +27,15 @@ def shows_options(function: F) -> F:
     *own, variable = signature.parameters.values()
     name, _, argument = str(variable.annotation).removeprefix("Unpack[").removesuffix("]").partition("[")
     declaration: Any = eval(name, sys.modules[function.__module__].__dict__)
-    stand_for = {each.__name__: argument.removesuffix("]") for each in getattr(declaration, "__parameters__", ())}
+    stand_for = {generic.__name__: argument.removesuffix("]") for generic in getattr(declaration, "__parameters__", ())}
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=stand_for.get(kind, kind))
         for name, (kind, default) in declared(declaration).items()
     ]
-    keywords = [each for each in own if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    keywords = [parameter for parameter in own if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
     parameters = [*own[: len(own) - len(keywords)], *options, *keywords]
     vars(function)["__signature__"] = signature.replace(parameters=parameters)
-    vars(function)["__options__"] = {each.name: each.default for each in options}
+    vars(function)["__options__"] = {parameter.name: parameter.default for parameter in options}
     return function
 
 
@@ -44,9 +44,8 @@ def completed(function: Callable[..., object], options: T) -> T:
 
     Raise ``TypeError`` for an unknown name, with the text that Python has for it.
     """
-    given: Any = options
     defaults: dict[str, object] = vars(function)["__options__"]
-    complete: Any = {**defaults, **given}
+    complete: Any = {**defaults, **options}
     if len(complete) > len(defaults):
         unknown = next(name for name in complete if name not in defaults)
         raise TypeError(f"{function.__name__}() got an unexpected keyword argument {unknown!r}")
@@ -55,7 +54,7 @@ def completed(function: Callable[..., object], options: T) -> T:
 
 
 @cache
-def declared(declaration: Any) -> dict[str, tuple[str, object]]:
+def declared(declaration: type) -> dict[str, tuple[str, object]]:
     """Return the type, as it is written, and the default of each option of a ``TypedDict``."""
     options: dict[str, tuple[str, object]] = {}
     for name, reference in declaration.__annotations__.items():

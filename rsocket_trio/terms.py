@@ -142,5 +142,5 @@ class Setup:
 
     def header(self, name: str) -> str | None:
         """Return the first HTTP header called ``name``, whatever its case, or ``None``."""
-        wanted = name.lower()
-        return next((text for key, text in self.headers if key == wanted), None)
+        lower_name = name.lower()
+        return next((text for key, text in self.headers if key == lower_name), None)

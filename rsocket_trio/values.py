@@ -36,15 +36,15 @@ class UnsaidText(Unsaid, str):
     __slots__ = ()
 
 
-def between(low: float, high: float = math.inf, *, whole: bool = False) -> Callable[[Any, Any, Any], None]:
+def between(low: float, high: float = math.inf, *, whole: bool = False) -> Callable[[object, Any, Any], None]:
     """Return a check for numbers of attrs classes.
 
     The check raises ``ValueError`` naming the field, the number and the bounds, and ``TypeError`` for a value that is
     no number. ``whole`` asks for an ``int``.
     """
 
-    def check(instance: object, attribute: Any, number: Any) -> None:
-        if isinstance(number, bool) or not isinstance(number, int if whole else int | float):
+    def check(instance: object, attribute: Any, number: object) -> None:
+        if isinstance(number, bool) or not isinstance(number, int | float) or (whole and not isinstance(number, int)):
             kind = "a whole number" if whole else "a number"
             raise TypeError(f"{type(instance).__name__}.{attribute.name} is {kind}, not {type(number).__name__}")
         if not low <= number <= high:

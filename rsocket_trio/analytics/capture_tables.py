@@ -5,15 +5,20 @@ Files and columns are checked before an engine reads them, so that an error name
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import attrs
+import msgspec
+from msgspec import Meta
 
 from rsocket_trio.analytics.sql import TYPES
-from rsocket_trio.capture.schema import BINARY, BOOL, COUNTS, INT64, STRING, TABLES, TIMESTAMP, Column, type_names
+from rsocket_trio.capture import schema
+from rsocket_trio.capture.schema import TABLES, Column, type_names
 from rsocket_trio.extras import install_command
 
 if TYPE_CHECKING:
@@ -22,8 +27,15 @@ if TYPE_CHECKING:
 NO_DUCKDB: Final = f"an analysis needs duckdb: {install_command('report')}"
 
 SUFFIXES: Final = (".parquet", ".jsonl")
-INTEGERS: Final = {"int8": 2**7, "int16": 2**15, "int32": 2**31, INT64: 2**63}
-"""Integer types, and the first number that is too large for each."""
+JSON_TYPES: Final[Mapping[str, Any]] = {
+    **{f"int{bits}": Annotated[int, Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)] for bits in (8, 16, 32, 64)},
+    schema.STRING: str,
+    schema.BOOL: bool,
+    schema.BINARY: Annotated[str, Meta(pattern="^([0-9a-fA-F]{2})*$")],
+    schema.TIMESTAMP: Annotated[datetime, Meta(tz=True)],
+    schema.COUNTS: list[int],
+}
+"""The types of cells in JSON lines, by that of the column."""
 HALF_WRITTEN: Final = "no complete Parquet file, it may be half written"
 
 
@@ -49,7 +61,7 @@ class Files:
         return sum(path.stat().st_size for path in (*self.parquet, *self.jsonl))
 
 
-def need_duckdb() -> Any:
+def need_duckdb() -> ModuleType:
     """Return DuckDB. Raise ``ModuleNotFoundError`` naming the extra if it is missing."""
     try:
         import duckdb
@@ -80,22 +92,22 @@ def capture_files(
     root = Path(directory)
     if not root.is_dir():
         raise Unreadable(f"{root}: {'no directory' if root.exists() else 'no such directory'}")
-    found = {table: _files(root, table) for table in (TABLES if paired else ("frames",))}
-    if not found["frames"]:
+    files_by_table = {table: _files(root, table) for table in (TABLES if paired else ("frames",))}
+    if not files_by_table["frames"]:
         raise Unreadable(
             f"{root / 'frames'}: there is no file of a capture (part-*.parquet or part-*.jsonl): it is empty"
         )
     reading = connection or need_duckdb().connect()
-    for table, files in found.items():
+    for table, files in files_by_table.items():
         absent = {column.name for column in TABLES[table]}
         for path in files.parquet:
             types = _types_of(reading, path)
             _check_types(path, types, TABLES[table])
             absent -= types.keys()
         for path in files.jsonl:
-            _check_jsonl(path, TABLES[table])
-        found[table] = attrs.evolve(files, absent=frozenset(absent))
-    return found
+            _check_jsonl(path, table)
+        files_by_table[table] = attrs.evolve(files, absent=frozenset(absent))
+    return files_by_table
 
 
 def check_capture(directory: str | Path, *, paired: bool = True) -> int:
@@ -117,17 +129,17 @@ def _files(root: Path, table: str) -> Files:
     return Files(parquet, jsonl)
 
 
-def _types_of(connection: Any, path: Path) -> dict[str, str]:
+def _types_of(connection: DuckDBPyConnection, path: Path) -> dict[str, str]:
     try:
-        found = connection.execute(f"DESCRIBE SELECT * FROM read_parquet({quoted((path,))})").fetchall()
+        described = connection.execute(f"DESCRIBE SELECT * FROM read_parquet({quoted((path,))})").fetchall()
     except need_duckdb().Error as error:
         raise Unreadable(f"{path}: {HALF_WRITTEN}: {first_line(error)}") from error
-    return {str(name): str(kind) for name, kind, *_ in found}
+    return {str(name): str(kind) for name, kind, *_ in described}
 
 
-def _check_types(path: Path, found: Mapping[str, str], columns: tuple[Column, ...]) -> None:
+def _check_types(path: Path, types: Mapping[str, str], columns: tuple[Column, ...]) -> None:
     for column in columns:
-        kind = found.get(column.name)
+        kind = types.get(column.name)
         if kind is None:
             if column.required:
                 raise Unreadable(f"{path}: the column {column.name} is missing")
@@ -135,52 +147,24 @@ def _check_types(path: Path, found: Mapping[str, str], columns: tuple[Column, ..
             raise Unreadable(f"{path}: the column {column.name} is {kind}, not {TYPES[column.type]}")
 
 
-def _check_jsonl(path: Path, columns: tuple[Column, ...]) -> None:
-    for number, row in _json_rows(path):
-        for column in columns:
-            cell = row.get(column.name)
-            if cell is None:
-                if column.required:
-                    raise Unreadable(f"{path}: line {number}: the column {column.name} is missing")
-            elif not _fits(column.type, cell):
-                raise Unreadable(f"{path}: line {number}: the column {column.name} is no {column.type}: {cell!r:.80}")
-
-
-def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _check_jsonl(path: Path, table: str) -> None:
+    decoder = row_decoder(table)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                row = json.loads(line)
+                decoder.decode(line)
+            except msgspec.ValidationError as error:
+                raise Unreadable(f"{path}: line {number}: {error}") from None
             except (ValueError, RecursionError) as error:
                 raise Unreadable(f"{path}: line {number} is no JSON, it may be half written: {error}") from error
-            if not isinstance(row, dict):
-                raise Unreadable(f"{path}: line {number} is no JSON object")
-            yield number, row
 
 
-def _fits(kind: str, cell: Any) -> bool:
-    if kind in INTEGERS:
-        return type(cell) is int and -INTEGERS[kind] <= cell < INTEGERS[kind]
-    if kind == BOOL:
-        return isinstance(cell, bool)
-    if kind == COUNTS:
-        return isinstance(cell, list) and all(_fits(INT64, count) for count in cell)
-    if not isinstance(cell, str):
-        return False
-    if kind == TIMESTAMP:
-        return _is_time(cell)
-    if kind == BINARY:
-        return len(cell) % 2 == 0 and all(digit in "0123456789abcdefABCDEF" for digit in cell)
-    return kind == STRING
-
-
-def _is_time(text: str) -> bool:
-    from datetime import datetime
-
-    try:
-        return datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
-        return False
+@cache
+def row_decoder(table: str) -> msgspec.json.Decoder[msgspec.Struct]:
+    """Return the decoder of a row of JSON lines, which refuses one that lacks a column or has another type in it."""
+    required = [(column.name, JSON_TYPES[column.type]) for column in TABLES[table] if column.required]
+    others = [(column.name, JSON_TYPES[column.type] | None, None) for column in TABLES[table] if not column.required]
+    return msgspec.json.Decoder(msgspec.defstruct(table, [*required, *others]))
 
 
 def check_dialects(directory: str | Path, dialects: Iterable[str]) -> None:

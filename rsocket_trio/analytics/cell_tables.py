@@ -31,9 +31,9 @@ SHOWN_ROUTES: Final = 24
 SHOWN_PEERS: Final = 12
 SHOWN_CONNECTIONS: Final = 20
 LENGTHS_S: Final = ((300, 1), (3600, 10), (86_400, 60), (864_000, 600), (8_640_000, 3600))
-"""Seconds of a capture below which a cell has so many seconds; longer ones have cells of ``LONGEST_S``."""
-LONGEST_S: Final = 86_400
-FEW: Final = 50_000
+"""Seconds of a capture below which a cell has so many seconds; longer ones have cells of ``MAX_CELL_SECONDS``."""
+MAX_CELL_SECONDS: Final = 86_400
+MAX_FINE_REQUESTS: Final = 50_000
 """Requests up to which ``latency_cells`` keep the fine buckets: there are then no more rows than twice as many."""
 
 
@@ -71,10 +71,10 @@ QUERIES: Final = {
                sum(n) AS n
         FROM seen
     )
-    SELECT t_from, t_to, {shorter_than(LENGTHS_S, LONGEST_S)} AS bucket_s,
-           CASE WHEN n <= {FEW} THEN {at_most(300)} ELSE {at_most(60)} END AS latency_s,
-           CASE WHEN n <= {FEW} THEN {PER_OCTAVE} ELSE {PER_OCTAVE_SHOWN} END AS per_octave,
-           CASE WHEN n <= {FEW} THEN {at_most(300)} ELSE {at_most(60)} END AS size_s
+    SELECT t_from, t_to, {shorter_than(LENGTHS_S, MAX_CELL_SECONDS)} AS bucket_s,
+           CASE WHEN n <= {MAX_FINE_REQUESTS} THEN {at_most(300)} ELSE {at_most(60)} END AS latency_s,
+           CASE WHEN n <= {MAX_FINE_REQUESTS} THEN {PER_OCTAVE} ELSE {PER_OCTAVE_SHOWN} END AS per_octave,
+           CASE WHEN n <= {MAX_FINE_REQUESTS} THEN {at_most(300)} ELSE {at_most(60)} END AS size_s
     FROM whole
     """,
     "shown_routes": f"""

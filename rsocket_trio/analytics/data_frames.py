@@ -40,16 +40,16 @@ class CaptureTables:
         return derive(name, frames=self.frames, interactions=self.interactions, connections=self.connections)
 
 
-def derive(name: str, **given: DataFrame) -> DataFrame:
-    """Return the table that is named ``name``, derived from the tables that are ``given`` by their names.
+def derive(name: str, **tables: DataFrame) -> DataFrame:
+    """Return the table that is named ``name``, derived from ``tables`` by their names.
 
     Tables in between are derived, too: ``interactions`` and ``connections`` from ``frames`` of ``rsocket/1.0``, if they
     are not given. Over a stream, the time that is grouped by needs a watermark: ``ts``, or ``t_end`` of interactions.
     Raise ``KeyError`` if no table has this name, and ``TypeError`` if one that it is made of is not given.
     """
-    if name not in DERIVED and name not in given:
+    if name not in DERIVED and name not in tables:
         raise KeyError(f"no table is named {name!r}")
-    made = dict(given)
+    made = dict(tables)
 
     def make(table: str) -> DataFrame:
         if table not in made:

@@ -114,7 +114,7 @@ def open_spark(
 
     ``server`` and ``paired`` are those of ``create_views``; ``master`` and ``settings`` those of the session.
     """
-    size = sum(check_capture(one, paired=paired) for one in (directory, *([server] if server is not None else [])))
+    size = check_capture(directory, paired=paired) + (0 if server is None else check_capture(server, paired=paired))
     with local_session(master, settings, size=size) as spark, spark_engine(spark, directory, server, paired) as engine:
         yield engine
 

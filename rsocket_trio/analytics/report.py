@@ -358,10 +358,10 @@ def _rows(answers: Mapping[str, Answer], name: str) -> list[Row]:
 
 
 def _about(answers: Mapping[str, Answer]) -> str:
-    found = _rows(answers, "capture_span")
-    if not found or found[0]["t_from"] is None:
+    spans = _rows(answers, "capture_span")
+    if not spans or spans[0]["t_from"] is None:
         return "No frames."
-    begin, end = found[0]["t_from"], found[0]["t_to"]
+    begin, end = spans[0]["t_from"], spans[0]["t_to"]
     until = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%Y-%m-%d %H:%M:%S}"
     captures = {row["capture_id"] for row in _rows(answers, "capture_health")}
     runs = "one run" if len(captures) <= 1 else f"{len(captures)} runs"
@@ -392,7 +392,7 @@ def _health(answers: Mapping[str, Answer]) -> list[Card]:
     return [
         Card("frames", "frames", f"{_sum(health, 'frames'):,}"),
         Card("connections", "connections", f"{_sum(health, 'connections'):,}"),
-        *(Card(name, said, f"{_sum(health, name):,}", bad=_sum(health, name) > 0) for name, said in bad.items()),
+        *(Card(name, meaning, f"{_sum(health, name):,}", bad=_sum(health, name) > 0) for name, meaning in bad.items()),
         *(
             [Card("cut", "tables that were too long for this page, so that charts lack a part", f"{cut}", bad=True)]
             * bool(cut)

@@ -11,7 +11,8 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
 
 from rsocket_trio.capture import schema
 from rsocket_trio.capture.schema import as_int8, as_int32, type_names
@@ -69,7 +70,7 @@ def reads_of(sql: str) -> tuple[str, ...]:
 # Spark
 
 
-def need_sqlglot() -> Any:
+def need_sqlglot() -> ModuleType:
     """Return sqlglot. Raise ``ModuleNotFoundError`` naming the extras if it is missing."""
     try:
         import sqlglot
@@ -133,7 +134,7 @@ def frames_query(dialects: Iterable[str]) -> str:
     for dialect in dict.fromkeys(dialects):
         tables.setdefault(_cases(type_names(dialect)), []).append(dialect)
     known = [type_names(names[0]) for names in tables.values()]
-    if all(_agree(one, two) for one, two in itertools.combinations(known, 2)):
+    if all(_agree(first, second) for first, second in itertools.combinations(known, 2)):
         # If no number has two names, one merged table serves all dialects.
         merged = {number: name for names in known for number, name in names.items()}
         name = f"CASE frame_type {_cases(merged)} ELSE 'UNKNOWN' END"
@@ -156,9 +157,9 @@ def _cases(names: Mapping[int, str]) -> str:
     return " ".join(f"WHEN {number} THEN '{name}'" for number, name in sorted(names.items(), key=place))
 
 
-def _agree(one: Mapping[int, str], two: Mapping[int, str]) -> bool:
+def _agree(first: Mapping[int, str], second: Mapping[int, str]) -> bool:
     """Return whether no number has different names in the two tables."""
-    return all(two.get(number, name) == name for number, name in one.items())
+    return all(second.get(number, name) == name for number, name in first.items())
 
 
 def error_names() -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
@@ -212,7 +212,7 @@ def open_duckdb(
     """
     duckdb = need_duckdb()
     with tempfile.TemporaryDirectory(prefix="rsocket-trio-") as scratch:
-        config: dict[str, Any] = {
+        config: dict[str, object] = {
             "memory_limit": f"{MEMORY_MIB}MiB",
             "temp_directory": scratch,
             "preserve_insertion_order": "false",
@@ -228,8 +228,8 @@ def open_duckdb(
                 yield DuckdbEngine(connection)
             except duckdb.Error as error:
                 # What DuckDB says of a damaged page does not say in which file it is.
-                for one in (directory, *([server] if server is not None else [])):
-                    _find_damage(connection, one, paired, error)
+                for folder in (directory, *([server] if server is not None else [])):
+                    _find_damage(connection, folder, paired, error)
                 raise
 
 
@@ -264,8 +264,8 @@ def _read_capture(connection: duckdb.DuckDBPyConnection, directory: str | Path, 
         )
     dialects = [DEFAULT_DIALECT]
     if paired:
-        found = connection.execute(f"SELECT DISTINCT dialect FROM {prefix}connections").fetchall()
-        dialects = [str(dialect) for (dialect,) in found] or dialects
+        rows = connection.execute(f"SELECT DISTINCT dialect FROM {prefix}connections").fetchall()
+        dialects = [str(dialect) for (dialect,) in rows] or dialects
         check_dialects(directory, dialects)
     for name, sql in {"frames": frames_query(dialects), **({} if paired else PAIRED)}.items():
         inputs = ", ".join(f"{source} AS NOT MATERIALIZED (FROM {prefix}{source})" for source in reads_of(sql))

@@ -172,7 +172,7 @@ class Capture:
 
     def _once(self) -> None:
         # Counted before the buffer is read: a flush that is asked for later may mean later frames.
-        wanted = len(self._flushes)
+        flushes = len(self._flushes)
         seen = 0
         # Entries that arrive meanwhile wait for the next turn: they may come faster than they are decoded.
         for _ in range(len(self._buffer)):
@@ -188,10 +188,10 @@ class Capture:
                     time.sleep(PAUSE_BETWEEN_SLICES)
             if self._tracker.waiting >= GROUP:
                 self._hand_over()
-        self._hand_over(complete=wanted > 0)
-        for done in self._flushes[:wanted]:
+        self._hand_over(complete=flushes > 0)
+        for done in self._flushes[:flushes]:
             done.set()
-        del self._flushes[:wanted]
+        del self._flushes[:flushes]
 
     def _hand_over(self, *, complete: bool = False) -> None:
         now = time.monotonic()

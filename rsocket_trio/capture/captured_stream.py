@@ -13,7 +13,7 @@ from rsocket_trio.mux.stream_state import BOTH, RECEIVING, SENDING, Interaction
 REQUESTER: Final = SENDING
 RESPONDER: Final = RECEIVING
 """The halves of a stream, named from the side of the requester, on either capturing side."""
-LONGEST_METADATA: Final = 65536
+MAX_METADATA_BYTES: Final = 65536
 """Bytes of a request's metadata that are gathered from its fragments, to find the route."""
 HAS_CREDIT: Final = frozenset(
     {Interaction.REQUEST_STREAM, Interaction.REQUEST_SUBSCRIPTION, Interaction.REQUEST_CHANNEL}

@@ -14,7 +14,7 @@ from rsocket_trio.mux.recording import Facts
 from rsocket_trio.mux.stream_state import BOTH
 from rsocket_trio.rsocket.resume_protocol import is_tracked
 
-MOST_STREAMS = 1_000_000
+MAX_OPEN_STREAMS = 1_000_000
 """Open streams of a session that are followed; beyond it the oldest end as ``unknown``."""
 CapturedFrame: TypeAlias = bytes | tuple[bytes, int]
 """A frame as it was kept: whole, or everything before its data and how many bytes of data follow."""
@@ -50,7 +50,7 @@ class CapturedSession:
         former = self.streams.get(stream.id)
         if former is not None:
             self.end(former, now, "unknown")
-        elif len(self.streams) >= MOST_STREAMS:
+        elif len(self.streams) >= MAX_OPEN_STREAMS:
             self.end(next(iter(self.streams.values())), now, "unknown")
         self.ended.pop(stream.id, None)
         self.streams[stream.id] = stream

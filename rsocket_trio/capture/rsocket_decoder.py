@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rsocket_trio.capture.buffer import CLOSED, OPENED, OVER, RECEIVED, BufferEntry, Recorded
-from rsocket_trio.capture.captured_stream import LONGEST_METADATA, REQUESTER, RESPONDER, CapturedStream
+from rsocket_trio.capture.captured_stream import MAX_METADATA_BYTES, REQUESTER, RESPONDER, CapturedStream
 from rsocket_trio.capture.connection_decoder import LONGEST, CapturedFrame, ConnectionDecoder, Sessions
 from rsocket_trio.capture.rows import (
     CaptureOrigin,
@@ -47,7 +47,7 @@ from rsocket_trio.rsocket.handshake import stated
 from rsocket_trio.rsocket.resume_protocol import resume_request
 
 NS_PER_MS = 1_000_000
-MOST_PINGS = 1024
+MAX_AWAITED_PINGS = 1024
 """Keepalives that await an answer; older ones have no round-trip time."""
 
 
@@ -60,7 +60,10 @@ class RSocketDecoder(ConnectionDecoder):
         self._token: str | None = None
         """The id of a session that may be resumed."""
         self._sessions = sessions
-        self._pings: dict[bool, deque[int]] = {True: deque(maxlen=MOST_PINGS), False: deque(maxlen=MOST_PINGS)}
+        self._pings: dict[bool, deque[int]] = {
+            True: deque(maxlen=MAX_AWAITED_PINGS),
+            False: deque(maxlen=MAX_AWAITED_PINGS),
+        }
         self._position: int | None = None
         """The position up to which the peer has received, as its resume request states."""
 
@@ -257,7 +260,7 @@ class RSocketDecoder(ConnectionDecoder):
         half.pieces += 1
         half.has_item |= is_item
         opening = by_requester and not half.payloads
-        if opening and payload.metadata is not None and len(stream.metadata or b"") < LONGEST_METADATA:
+        if opening and payload.metadata is not None and len(stream.metadata or b"") < MAX_METADATA_BYTES:
             stream.metadata = (stream.metadata or b"") + payload.metadata
         if frame.follows:
             seen.fragments = 0

@@ -7,12 +7,18 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rsocket_trio.capture.rows import Row
 from rsocket_trio.capture.schema import COUNTS, TABLES, TIMESTAMP, Column
 from rsocket_trio.extras import install_command
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import pyarrow as pa
 
 GROUP: Final = 16384
 """Rows in one write."""
@@ -92,7 +98,7 @@ def iso_time(us: int) -> str:
     return (EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def arrow_schema(columns: Sequence[Column]) -> Any:
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
     """Return the columns as an Arrow schema. Raise ``ModuleNotFoundError`` naming the extra if pyarrow is missing."""
     pa = need_pyarrow()
     special = {TIMESTAMP: pa.timestamp("us", tz="UTC"), COUNTS: pa.list_(pa.int64())}
@@ -104,14 +110,13 @@ def arrow_schema(columns: Sequence[Column]) -> Any:
     )
 
 
-def need_pyarrow() -> Any:
+def need_pyarrow() -> ModuleType:
     """Return the module pyarrow. Raise ``ModuleNotFoundError`` naming the extra if it is missing."""
     try:
-        import pyarrow as pa
-        import pyarrow.parquet
+        import_module("pyarrow.parquet")
+        return import_module("pyarrow")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(NO_PYARROW, name="pyarrow") from error
-    return pa
 
 
 class TableWriter:

@@ -127,7 +127,7 @@ def code_of(kind: type[Exception]) -> int | None:
 
 def public_name(kind: type[BaseException]) -> str:
     """Return the public name of an exception's class: its own, or that of its first public base class."""
-    return next((each.__name__ for each in kind.__mro__ if each.__name__ in rsocket_trio.__all__), kind.__name__)
+    return next((parent.__name__ for parent in kind.__mro__ if parent.__name__ in rsocket_trio.__all__), kind.__name__)
 
 
 def complain(text: str) -> None:

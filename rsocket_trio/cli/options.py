@@ -18,7 +18,7 @@ from rsocket_trio.rsocket.peers import PEERS, peer_named
 from rsocket_trio.terms import MAX_REQUESTS
 from rsocket_trio.transports.schemes import parse_uri
 
-Callback = TypeVar("Callback", bound=Callable[..., Any])
+Callback = TypeVar("Callback", bound=Callable[..., object])
 T = TypeVar("T")
 LEVELS = ("debug", "info", "warning", "error")
 

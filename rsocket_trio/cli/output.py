@@ -116,8 +116,8 @@ def escaped_lines(text: str) -> str:
     return "\n".join(map(escaped_text, text.split("\n")))
 
 
-def _escape(found: re.Match[str]) -> str:
-    char = found[0]
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
     if "\udc80" <= char <= "\udcff":
         return f"\\x{ord(char) - FIRST_BYTE:02x}"
     return repr(char)[1:-1]

@@ -31,7 +31,7 @@ from rsocket_trio.replay import CorruptLog, Element, Log, Retention, add_source
 logger = logging.getLogger(__name__)
 
 STREAM, CHANNEL = "stream", "channel"
-GRACE = 2.0
+MAX_STOPPING_SECONDS = 2.0
 """Seconds that readers get at the end to finish their ranges."""
 LOST = (ConnectionLost, ConnectionClosed, RejectedResume)
 """Errors of a stream whose connection is gone; ``connect_forever`` makes the next one, and paces that."""
@@ -213,7 +213,7 @@ def command(ctx: click.Context, /, route: str, **parameters: Any) -> None:
     log, responder = Log(own.path), Responder()
     retention = Retention(own.keep_seconds, own.keep_bytes)
     add_source(responder, own.route_as or route, log, retention=retention)
-    serve_source = partial(serve, responder, addresses, ssl_context=ssl_context, grace=GRACE)
+    serve_source = partial(serve, responder, addresses, ssl_context=ssl_context, grace=MAX_STOPPING_SECONDS)
     name, is_channel = f"{route} of {ask.uri}", own.interaction == CHANNEL
     keep = partial(record, ask.uri, options, name, log, ask, serve_source, is_channel=is_channel)
     serve_until_stopped(keep, lambda: len(responder.routes))

@@ -103,28 +103,28 @@ def command(ctx: click.Context, /, target: str, more: tuple[str, ...], **paramet
     under way finish. With --workers SIGHUP starts new processes, which import the module anew, and lets the old ones
     finish.
     """
-    given = SimpleNamespace(**parameters)
+    chosen = SimpleNamespace(**parameters)
     split_name(target)
-    uris = [*given.listen, *more]
+    uris = [*chosen.listen, *more]
     if not uris:
         raise click.UsageError("where to listen is missing, as in --listen tcp://127.0.0.1:7878", ctx)
-    make_context = tls_maker(ctx, uris, given.cert, given.key, given.client_ca, option="--cert")
-    if given.client_ca is not None and not any(parse_uri(uri).uses_tls for uri in uris):
+    make_context = tls_maker(ctx, uris, chosen.cert, chosen.key, chosen.client_ca, option="--cert")
+    if chosen.client_ca is not None and not any(parse_uri(uri).uses_tls for uri in uris):
         raise click.UsageError("--client-ca asks for certificates, which only clients of TLS can show", ctx)
-    show_log(given.log)
+    show_log(chosen.log)
     options = serve_options(
-        dialects=given.dialects or ALL,
+        dialects=chosen.dialects or ALL,
         ssl_context=make_context,
-        resume=ResumeOptions(session_seconds=given.resume) if given.resume is not None else None,
-        **{name: getattr(given, name) for name in ("quirks", "unix_mode", "grace", "origins", "workers")},
+        resume=ResumeOptions(session_seconds=chosen.resume) if chosen.resume is not None else None,
+        **{name: getattr(chosen, name) for name in ("quirks", "unix_mode", "grace", "origins", "workers")},
     )
-    capture = given.capture, given.capture_format
+    capture = chosen.capture, chosen.capture_format
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    if given.workers is not None:
+    if chosen.workers is not None:
         from rsocket_trio.server.processes.supervisor import serve_in_processes
 
-        worker = partial(serve_as_worker, options, given.log, capture)
+        worker = partial(serve_as_worker, options, chosen.log, capture)
         counted: list[int] = []
         supervise = partial(serve_in_processes, target, uris, worker, options, on_routes=counted.append)
         serve_until_stopped(supervise, counted.pop)

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import trio
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
-from rsocket_trio.responder import LONGEST_ROUTE
+from rsocket_trio.responder import MAX_ROUTE_BYTES
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,7 +42,7 @@ def metrics_in(registry: CollectorRegistry | None) -> Metrics:
 def is_sendable(route: str) -> bool:
     """Return whether a request can name this route: one that can't fails, and has no time series of its own."""
     try:
-        return len(route.encode()) <= LONGEST_ROUTE
+        return len(route.encode()) <= MAX_ROUTE_BYTES
     except (AttributeError, UnicodeEncodeError):
         return False
 

@@ -106,7 +106,7 @@ def packed(stored: Iterable[Record | Pack], start: int, end: int = FOREVER) -> I
                 start = min(start, record.position)  # of several rows, and the range begins within it
             size += record.element.size
             if gathered and (
-                size > PACK_BYTES or len(gathered) >= PACK_ROWS or record.end - start > elements.LARGEST_COUNT
+                size > PACK_BYTES or len(gathered) >= PACK_ROWS or record.end - start > elements.MAX_RECORD_ROWS
             ):
                 yield pack_records(gathered, start)
                 start, size, gathered = gathered[-1].end, record.element.size, []
@@ -144,8 +144,8 @@ def _batch(data: bytes) -> pa.RecordBatch:
 
 def read_columns(data: bytes) -> dict[str, pa.Array]:
     """Return all columns of a pack that a peer sent, null where it has none. Raise ``ValueError`` for anything else."""
-    if len(data) > elements.LONGEST_RECORD:
-        raise ValueError(f"a pack of {len(data)} bytes: the limit is {elements.LONGEST_RECORD}")
+    if len(data) > elements.MAX_RECORD_BYTES:
+        raise ValueError(f"a pack of {len(data)} bytes: the limit is {elements.MAX_RECORD_BYTES}")
     try:
         with pa.ipc.open_stream(data) as stream:
             names = stream.schema.names
@@ -205,8 +205,8 @@ def _placed(columns: dict[str, pa.Array], start: int) -> dict[str, pa.Array]:
         counts = pa.repeat(pa.scalar(1, pa.int32()), rows)
     elif counts.null_count or pc.min(counts).as_py() < 1:
         raise ValueError("it has a row without a number of positions, or with less than 1")
-    if (total := pc.sum(counts).as_py() or 0) > elements.LARGEST_COUNT:
-        raise ValueError(f"a pack of {total} rows: the limit is {elements.LARGEST_COUNT}")
+    if (total := pc.sum(counts).as_py() or 0) > elements.MAX_RECORD_ROWS:
+        raise ValueError(f"a pack of {total} rows: the limit is {elements.MAX_RECORD_ROWS}")
     if positions.null_count == rows:
         offsets = pc.subtract(pc.cumulative_sum(counts), counts)
         positions = pc.add(offsets, pa.scalar(start, pa.int64()))
@@ -254,10 +254,10 @@ def checked(data: bytes, count: int | None) -> list[Pack]:
     if names.null_count:
         raise ValueError("a pack with a header that has no name")
     for what, size, limit in (
-        ("metadata", pc.max(pc.binary_length(columns["metadata"])).as_py(), elements.LONGEST_ENTRY),
-        ("key", pc.max(pc.binary_length(columns["key"])).as_py(), elements.LONGEST_ENTRY),
-        ("a header's name", pc.max(pc.binary_length(names)).as_py(), elements.LONGEST_NAME),
-        ("headers", headers.nbytes, elements.LONGEST_ENTRY),
+        ("metadata", pc.max(pc.binary_length(columns["metadata"])).as_py(), elements.MAX_ENTRY_BYTES),
+        ("key", pc.max(pc.binary_length(columns["key"])).as_py(), elements.MAX_ENTRY_BYTES),
+        ("a header's name", pc.max(pc.binary_length(names)).as_py(), elements.MAX_NAME_BYTES),
+        ("headers", headers.nbytes, elements.MAX_ENTRY_BYTES),
     ):
         if size is not None and size > limit:
             raise ValueError(f"a pack with {what} of {size} bytes: the limit is {limit}")

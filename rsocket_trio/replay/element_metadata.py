@@ -79,7 +79,7 @@ def _number(content: bytes) -> int:
     return int(number)
 
 
-DECODERS: Final[Mapping[str | int, Callable[[bytes], Any]]] = {
+DECODERS: Final[Mapping[str | int, Callable[[bytes], object]]] = {
     POSITION: _position,
     TIMESTAMP: _number,
     RECORD_METADATA: bytes,

@@ -8,17 +8,18 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final, TypeAlias
+from types import ModuleType
+from typing import Final, TypeAlias
 
 import attrs
 
 from rsocket_trio.values import value
 
-LONGEST_RECORD = 64 * 2**20
+MAX_RECORD_BYTES = 64 * 2**20
 """Bytes of data and metadata in a record: as many as a receiver accepts in one payload by default."""
-LARGEST_COUNT = 2**31 - 1
+MAX_RECORD_ROWS = 2**31 - 1
 """Rows of one record, at most."""
-LONGEST_ENTRY, LONGEST_NAME = 2**24 - 1, 2**16 - 1
+MAX_ENTRY_BYTES, MAX_NAME_BYTES = 2**24 - 1, 2**16 - 1
 """Bytes of a key, and of encoded headers: what an entry of composite metadata holds; and of a header's name."""
 ARROW: Final = "arrow/1"
 """The name of the format of packs on the wire."""
@@ -123,14 +124,14 @@ def has_arrow() -> bool:
     return find_spec("pyarrow") is not None
 
 
-def arrow() -> Any:
+def arrow() -> ModuleType:
     """Return the module of the functions for packs. Programs without packs never load pyarrow."""
     return import_module("rsocket_trio.replay.arrow_packs")
 
 
-def rows_in(one: Record | Pack, start: int = 0, end: int = FOREVER) -> Iterable[Record]:
+def rows_in(stored: Record | Pack, start: int = 0, end: int = FOREVER) -> Iterable[Record]:
     """Return a record, or those of a pack that have rows from ``start`` to below ``end``."""
-    return arrow().rows_of(one, start, end) if isinstance(one, Pack) else (one,)
+    return arrow().rows_of(stored, start, end) if isinstance(stored, Pack) else (stored,)
 
 
 def encode_headers(headers: Headers) -> bytes:
@@ -141,8 +142,8 @@ def encode_headers(headers: Headers) -> bytes:
     parts: list[bytes] = []
     for name, content in headers:
         text = name.encode()
-        if len(text) > LONGEST_NAME:
-            raise ValueError(f"a header's name of {len(text)} bytes: the limit is {LONGEST_NAME}")
+        if len(text) > MAX_NAME_BYTES:
+            raise ValueError(f"a header's name of {len(text)} bytes: the limit is {MAX_NAME_BYTES}")
         parts += (_NAME.pack(len(text)), text, _LENGTH.pack(NONE if content is None else len(content)), content or b"")
     return b"".join(parts)
 
@@ -169,15 +170,15 @@ def decode_headers(data: bytes) -> list[tuple[str, bytes | None]]:
 def check_element(element: Element) -> None:
     """Raise ``ValueError`` for an element that is too large or has an invalid count or time."""
     for what, size, limit in (
-        ("a record", element.size, LONGEST_RECORD),
-        ("metadata", len(element.metadata or b""), LONGEST_ENTRY),
-        ("a key", len(element.key or b""), LONGEST_ENTRY),
-        ("headers", len(encode_headers(element.headers or ())), LONGEST_ENTRY),
+        ("a record", element.size, MAX_RECORD_BYTES),
+        ("metadata", len(element.metadata or b""), MAX_ENTRY_BYTES),
+        ("a key", len(element.key or b""), MAX_ENTRY_BYTES),
+        ("headers", len(encode_headers(element.headers or ())), MAX_ENTRY_BYTES),
     ):
         if size > limit:
             raise ValueError(f"{what} of {size} bytes: the limit is {limit}")
-    if type(element.count) is not int or not 1 <= element.count <= LARGEST_COUNT:
-        raise ValueError(f"a record of {element.count} rows: must be between 1 and {LARGEST_COUNT}")
+    if type(element.count) is not int or not 1 <= element.count <= MAX_RECORD_ROWS:
+        raise ValueError(f"a record of {element.count} rows: must be between 1 and {MAX_RECORD_ROWS}")
     if element.timestamp is not None and (type(element.timestamp) is not int or not 0 <= element.timestamp < FOREVER):
         raise ValueError(f"a timestamp of {element.timestamp} microseconds: must be from 0 to 2^63 - 1")
 
@@ -188,15 +189,15 @@ def prepared(elements: Iterable[Element | Pack]) -> list[Element | Pack]:
     A log gives places itself, and what is stored together has one time. Raise ``ValueError`` for what can't be a
     record, ``TypeError`` for what is no element.
     """
-    found: list[Element | Pack] = []
-    for one in elements:
-        if isinstance(one, Pack):
-            if not 1 <= one.count <= LARGEST_COUNT:
-                raise ValueError(f"a pack of {one.count} rows: must be between 1 and {LARGEST_COUNT}")
-            found += arrow().elements_of(one) if arrow().is_placed(one) else (one,)
+    checked: list[Element | Pack] = []
+    for element in elements:
+        if isinstance(element, Pack):
+            if not 1 <= element.count <= MAX_RECORD_ROWS:
+                raise ValueError(f"a pack of {element.count} rows: must be between 1 and {MAX_RECORD_ROWS}")
+            checked += arrow().elements_of(element) if arrow().is_placed(element) else (element,)
             continue
-        if not isinstance(one, Element):
-            raise TypeError(f"elements are Element or Pack, not {type(one).__name__}")
-        check_element(one)
-        found.append(one)
-    return found
+        if not isinstance(element, Element):
+            raise TypeError(f"elements are Element or Pack, not {type(element).__name__}")
+        check_element(element)
+        checked.append(element)
+    return checked

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import attrs
@@ -32,7 +33,7 @@ librdkafka_log = logging.getLogger("rsocket_trio.replay.kafka")
 # To be fenced is fatal for librdkafka, and usual here.
 librdkafka_log.setLevel(logging.CRITICAL + 1)
 
-PATIENCE = 30.0
+MAX_ANSWER_SECONDS = 30.0
 """Seconds for which a request goes on while no broker answers."""
 REQUEST_SECONDS = 2.0
 """Seconds that one try of a request blocks its thread, at most."""
@@ -89,11 +90,13 @@ class Cluster:
     """
 
     servers: str
-    settings: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    patience: float = PATIENCE
+    settings: Mapping[str, object] = attrs.field(factory=dict, repr=False)
+    patience: float = MAX_ANSWER_SECONDS
     _known_admin: Any = None
 
-    def client(self, kind: Callable[[dict[str, Any]], T], settings: Mapping[str, Any] | None = None, **fixed: Any) -> T:
+    def client(
+        self, kind: Callable[[dict[str, object]], T], settings: Mapping[str, object] | None = None, **fixed: object
+    ) -> T:
         """Return a new client with ``settings``, the user's above them, and ``fixed`` ones. It blocks.
 
         Raise ``ValueError`` for a setting that librdkafka refuses.
@@ -145,26 +148,26 @@ class Cluster:
 
     def made(self, topic: str, partitions: int) -> Topic:
         """Return a topic that was made just now: a broker learns of one partition after the other."""
-        if (found := self.describe(topic)).partitions < partitions:
+        if (known := self.describe(topic)).partitions < partitions:
             raise timed_out("it is being made")
-        return found
+        return known
 
     def describe(self, topic: str) -> Topic:
         """Return what ``topic`` is: one without partitions if there is no such topic."""
         # Asked for in this way a broker does not make the topic.
         asked = self._admin.describe_topics(kafka().TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
         try:
-            found = asked[topic].result()
+            described = asked[topic].result()
         except kafka().KafkaException as error:
             if is_any(error.args[0], "UNKNOWN_TOPIC_OR_PART"):
                 return Topic()
             raise
-        return Topic(str(found.topic_id), len(found.partitions))
+        return Topic(str(described.topic_id), len(described.partitions))
 
     def make(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
         """Make ``topic``, unless it is there: ``replication`` -1 is the broker's default."""
-        wanted = kafka().admin.NewTopic(topic, partitions, replication, config=dict(config))
-        [made] = self._admin.create_topics([wanted], request_timeout=10.0).values()
+        new = kafka().admin.NewTopic(topic, partitions, replication, config=dict(config))
+        [made] = self._admin.create_topics([new], request_timeout=10.0).values()
         try:
             made.result()
         except kafka().KafkaException as error:
@@ -182,25 +185,25 @@ class Cluster:
             latest, earliest = self._offsets(name, range(known.partitions), specs.latest(), specs.earliest())
         except kafka().KafkaException as error:
             # A partition that is not there has one of several codes.
-            if not passes(error.args[0]) or (found := self.describe(name)) == known:
+            if not passes(error.args[0]) or (topic := self.describe(name)) == known:
                 raise
-            return found, {}
+            return topic, {}
         return self.describe(name), {partition: (earliest[partition], latest[partition]) for partition in latest}
 
     def ends(self, topic: str, partitions: Iterable[int], stable: bool = False) -> dict[int, int]:
         """Return the offsets behind the last records by partition; unless ``stable`` also of open transactions."""
-        [found] = self._offsets(topic, partitions, kafka().admin.OffsetSpec.latest(), stable=stable)
-        return found
+        [offsets] = self._offsets(topic, partitions, kafka().admin.OffsetSpec.latest(), stable=stable)
+        return offsets
 
     def at_time(self, topic: str, partition: int, milliseconds: int) -> int:
         """Return the first offset whose record is not older than a time, -1 if there is none."""
-        [found] = self._offsets(topic, [partition], kafka().admin.OffsetSpec.for_timestamp(milliseconds))
-        return found[partition]
+        [offsets] = self._offsets(topic, [partition], kafka().admin.OffsetSpec.for_timestamp(milliseconds))
+        return offsets[partition]
 
     def delete_below(self, topic: str, partition: int, offset: int) -> None:
         """Delete the records below an offset."""
-        wanted = [kafka().TopicPartition(topic, partition, offset)]
-        for done in self._admin.delete_records(wanted, request_timeout=REQUEST_SECONDS).values():
+        places = [kafka().TopicPartition(topic, partition, offset)]
+        for done in self._admin.delete_records(places, request_timeout=REQUEST_SECONDS).values():
             done.result()
 
     def _offsets(self, topic: str, partitions: Iterable[int], *specs: Any, stable: bool = True) -> list[dict[int, int]]:
@@ -214,18 +217,18 @@ class Cluster:
             for spec in specs
         ]
         try:
-            found = [{place.partition: one.result().offset for place, one in some.items()} for some in asked]
+            offsets = [{place.partition: future.result().offset for place, future in some.items()} for some in asked]
         except kafka().KafkaException:
             # Of a topic that was made just now the client may go on believing that there is none: learn of all anew.
             self._admin.list_topics(timeout=REQUEST_SECONDS)
             raise
-        if any(offset < -1 for some in found for offset in some.values()):
+        if any(offset < -1 for some in offsets for offset in some.values()):
             # Of a broker that is silent librdkafka may tell offsets that are none, and no error; -1 is none of a time.
             raise timed_out("no broker told the offsets")
-        return found
+        return offsets
 
 
-def kafka() -> Any:
+def kafka() -> ModuleType:
     """Return confluent-kafka. Raise ``ModuleNotFoundError`` naming the extra if it is not installed."""
     try:
         import_module("confluent_kafka.admin")

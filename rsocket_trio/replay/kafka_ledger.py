@@ -139,8 +139,8 @@ class KafkaLedger(Ledger):
             end = await self._batches._settled_end(place, stable=stable)
             while (position := self._read_to[place]) < end:
                 some = list(await self._batches.read_some(place, position, end))
-                found = [decoded(self.topic, record) for record in some if record.key is not None]
-                await self._tables._change(partial(self._apply, contents=found))
+                changes = [decoded(self.topic, record) for record in some if record.key is not None]
+                await self._tables._change(partial(self._apply, contents=changes))
                 self._read_to[place] = some[-1].end
 
     def _apply(self, connection: Connection, contents: Iterable[tuple[str, Content]]) -> None:
@@ -192,11 +192,11 @@ class KafkaLedger(Ledger):
         ledger.check_plan([sink, *attempts], terms.get("query"), batch=batch, epoch=terms.get("epoch"))
         return await twice(partial(self._commit_once, CommitRequest(sink, batch, attempts, **terms)))
 
-    async def _commit_once(self, wanted: CommitRequest) -> Commit:
-        sink, batch = wanted.sink, wanted.batch
+    async def _commit_once(self, request: CommitRequest) -> Commit:
+        sink, batch = request.sink, request.batch
         async with self._taken_over(sink) as producer:
-            end = await self._attempts._settled_end(0) if wanted.attempts else 0
-            next_sink, attempts = await self._tables._change(partial(self._checked, request=wanted))
+            end = await self._attempts._settled_end(0) if request.attempts else 0
+            next_sink, attempts = await self._tables._change(partial(self._checked, request=request))
             if next_sink is None:
                 return Commit(promoted=False, rows=0, last=batch)
             too_old = self._too_old(self._seconds)
@@ -207,9 +207,11 @@ class KafkaLedger(Ledger):
                 if other == sink and (note.row.batch == batch or note.row.time <= too_old)
             ]
             contents: dict[str, Content] = {sink: next_sink}
-            for name in (*wanted.attempts, *gone, *[""] * wanted.once):
+            for name in (*request.attempts, *gone, *[""] * request.once):
                 contents[f"{sink}{SEPARATOR}{name}"] = None
-            texts = {key: None if one is None else msgspec.json.encode(one) for key, one in contents.items()}
+            texts = {
+                key: None if content is None else msgspec.json.encode(content) for key, content in contents.items()
+            }
             records = [(self._place_of(sink), Element(text, key=key.encode())) for key, text in texts.items()]
             with trio.CancelScope(shield=True):
                 await producer.write([Rows(self.log.topic, self._content(attempts, end)), Rows(self.topic, records)])
@@ -274,9 +276,9 @@ class KafkaLedger(Ledger):
 
     def _append(self, connection: Connection, row: Attempt, elements: Sequence[Element | Pack]) -> None:
         """Count rows of an attempt, which are in the topic of attempts."""
-        row.latest += sum(one.count for one in elements)
+        row.latest += sum(element.count for element in elements)
         row.earliest = row.latest
-        row.bytes += sum(one.size + OVERHEAD for one in elements)
+        row.bytes += sum(element.size + OVERHEAD for element in elements)
 
     def _keep(self, note: AttemptNote) -> None:
         """Keep a note, and not too many."""
@@ -288,8 +290,8 @@ class KafkaLedger(Ledger):
 def packs_of(elements: Sequence[Element | Pack]) -> Iterator[bytes]:
     """Yield the streams of elements in packs, a row alone as well."""
     for number, _, form, contents in bodies_of(elements):
-        one = stored(0, number, 0, form, *contents)
-        yield one.data if isinstance(one, Pack) else arrow().pack_elements([one.element]).data
+        body = stored(0, number, 0, form, *contents)
+        yield body.data if isinstance(body, Pack) else arrow().pack_elements([body.element]).data
 
 
 def decoded(topic: str, record: Record) -> tuple[str, Content]:

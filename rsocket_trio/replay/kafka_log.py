@@ -37,9 +37,9 @@ POLL_SECONDS = 0.1
 """Seconds that a consumer blocks its thread while nothing comes: a cancelled reader waits for it."""
 KEPT_BLOCKS = 2
 """Blocks by consumer that are kept for readers that follow close behind."""
-MOST_MESSAGES = 10_000
+MAX_BLOCK_MESSAGES = 10_000
 """Messages of a block, at most; what a consumer has fetched ahead limits its bytes."""
-LONGEST_GAP = 2**30
+MAX_GAP_POSITIONS = 2**30
 """Positions that one pack leaves out, at most."""
 
 
@@ -61,7 +61,11 @@ def block_of(start: int, messages: list[Message]) -> Block:
     kind, end = kafka().Message, start
     if any(map(kind.error, messages)):
         eof = kafka().KafkaError._PARTITION_EOF
-        end = max(start, *[one.offset() or 0 for one in messages if (error := one.error()) and error.code() == eof], 0)
+        end = max(
+            start,
+            *[message.offset() or 0 for message in messages if (error := message.error()) and error.code() == eof],
+            0,
+        )
         messages = [message for message in messages if message.error() is None]
     offsets: list[int] = list(map(kind.offset, messages))
     columns: dict[str, Sequence[Any]] = {
@@ -96,7 +100,7 @@ def pack_block(block: Block, start: int, end: int | None, max_bytes: int) -> Ite
         rows = min(high - low, PACK_ROWS)
         while rows > 1 and block.batch.slice(low, rows).nbytes > min(PACK_BYTES, max_bytes):
             rows //= 2
-        last = min(stop if low + rows == high else block.offsets[low + rows - 1] + 1, start + LONGEST_GAP)
+        last = min(stop if low + rows == high else block.offsets[low + rows - 1] + 1, start + MAX_GAP_POSITIONS)
         after = bisect_left(block.offsets, last, low, low + rows)
         part = block.batch.slice(low, after - low)
         columns = dict(zip(part.schema.names, part.columns, strict=True))
@@ -143,8 +147,8 @@ class KafkaLog(ReplayableLog):
         *,
         replication: int = -1,
         consumers: int = 4,
-        patience: float = kafka_client.PATIENCE,
-        settings: Mapping[str, Any] | None = None,
+        patience: float = kafka_client.MAX_ANSWER_SECONDS,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         for what, number in (("partitions", partitions), ("consumers", consumers)):
             if number is not None and number < 1:
@@ -218,16 +222,16 @@ class KafkaLog(ReplayableLog):
 
     # Bounds, and the topic that they are of
 
-    async def _ask(self, what: str, function: Callable[..., T], *arguments: Any) -> T:
+    async def _ask(self, what: str, function: Callable[..., T], *arguments: object) -> T:
         """Return what a request about the topic finds, as ``Cluster.ask`` does."""
         self._check_closed()
         return await self._cluster.ask(partial(function, self.topic, *arguments), f"{what} {self.topic!r}")
 
     async def _find_topic(self) -> Topic:
         """Return the topic, which is made if there is none. Raise ``ValueError``."""
-        found = await self._ask("topic", self._cluster.describe)
-        if found.partitions:
-            return found
+        topic = await self._ask("topic", self._cluster.describe)
+        if topic.partitions:
+            return topic
         if self._wanted is None:
             raise ValueError(
                 f"Kafka at {self._cluster.servers} has no topic {self.topic!r}: give a number of partitions to make it"
@@ -258,9 +262,9 @@ class KafkaLog(ReplayableLog):
             if self._looks > ticket:
                 return  # a look that began after this call has ended
             self._looks += 1
-            found = await self._look()
-            if found != self._bounds:
-                self._bounds = found
+            bounds = await self._look()
+            if bounds != self._bounds:
+                self._bounds = bounds
                 self._changed.wake_all()
 
     async def _look(self) -> dict[int, tuple[int, int]]:
@@ -314,7 +318,7 @@ class KafkaLog(ReplayableLog):
         async with self._limiter:
             # Another reader of the same place may have fetched it meanwhile.
             if (block := self._kept(partition, start)) is None:
-                consumer = next((one for one in self._idle if one.place == (partition, start)), self._idle[0])
+                consumer = next((idle for idle in self._idle if idle.place == (partition, start)), self._idle[0])
                 self._idle.remove(consumer)
                 fetch = partial(self._fetch, consumer, partition, start, latest)
                 try:
@@ -326,7 +330,9 @@ class KafkaLog(ReplayableLog):
 
     def _kept(self, partition: int, start: int) -> Block | None:
         self._check_closed()
-        return next((one for place, one in self._blocks if place == partition and one.start <= start < one.end), None)
+        return next(
+            (block for place, block in self._blocks if place == partition and block.start <= start < block.end), None
+        )
 
     def _fetch(self, consumer: PartitionConsumer, partition: int, start: int, latest: int) -> Block:
         """Return the next records from ``start`` on. Raise ``KafkaException`` if none came in time. It blocks."""
@@ -338,7 +344,7 @@ class KafkaLog(ReplayableLog):
         # What fails below may have taken messages that nobody gets.
         consumer.place = None
         # The others are those that are here already: without a timeout it does not wait for more.
-        messages = consumer.client.consume(1, POLL_SECONDS) + consumer.client.consume(MOST_MESSAGES, 0)
+        messages = consumer.client.consume(1, POLL_SECONDS) + consumer.client.consume(MAX_BLOCK_MESSAGES, 0)
         for error in filter(None, map(kafka().Message.error, messages)):
             if kafka_client.is_any(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
                 raise PositionExpired(f"position {start} of partition {partition} is gone")
@@ -377,10 +383,10 @@ class KafkaLog(ReplayableLog):
         self._find(partition)
         # Kafka counts milliseconds: a record of the same millisecond may be older.
         milliseconds = max(-(-timestamp // 1000), 0)
-        found = await self._ask(f"the time {timestamp} of topic", self._cluster.at_time, partition, milliseconds)
+        position = await self._ask(f"the time {timestamp} of topic", self._cluster.at_time, partition, milliseconds)
         await self._refresh()
         earliest, latest = self._bounds[partition]
-        return latest if found < 0 else min(max(found, earliest), latest)
+        return latest if position < 0 else min(max(position, earliest), latest)
 
     async def trim(self, partition: int, before: int) -> None:
         earliest, latest = self.bounds(partition)
@@ -411,19 +417,19 @@ class KafkaLog(ReplayableLog):
 
     async def _write_once(self, groups: Sequence[Appending]) -> list[dict[int, int]]:
         """Write groups in one transaction. Return where each of them begins."""
-        written = [Rows(self.topic, rows_of(one), one.at) for one in groups]
+        written = [Rows(self.topic, rows_of(group), group.at) for group in groups]
         with trio.CancelScope(shield=True):
             await self._producer.write(written)
         self._changed.wake_all()
         return [
-            {number: rows.firsts.get(number, self._bounds[number][1]) for number in one.elements}
-            for one, rows in zip(groups, written, strict=True)
+            {number: rows.firsts.get(number, self._bounds[number][1]) for number in group.elements}
+            for group, rows in zip(groups, written, strict=True)
         ]
 
 
 def rows_of(appending: Appending) -> Iterator[tuple[int, Element]]:
     """Yield elements with their partitions, those of packs one by one."""
     for partition, group in appending.elements.items():
-        for one in group:
-            for element in arrow().elements_of(one) if isinstance(one, Pack) else (one,):
+        for stored in group:
+            for element in arrow().elements_of(stored) if isinstance(stored, Pack) else (stored,):
                 yield partition, element

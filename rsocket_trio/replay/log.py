@@ -353,19 +353,19 @@ class AppendQueue:
             # Tasks that the last append has woken append again: all of that is written together.
             await trio.lowlevel.checkpoint()
             try:
-                for one, begins in zip(taken, await self._write(take), strict=True):
-                    one.begins = outcome.Value(begins)
+                for appending, begins in zip(taken, await self._write(take), strict=True):
+                    appending.begins = outcome.Value(begins)
             except ValueError:
                 with trio.CancelScope(shield=True):
-                    for one in taken:
-                        one.begins = await outcome.acapture(self._write_one, one)
+                    for appending in taken:
+                        appending.begins = await outcome.acapture(self._write_one, appending)
         except Exception as error:
             # Raised in every task that appended: the log was closed, or can't be written at all.
             failure = error
             take()
         finally:
-            for one in taken:
-                one.begins = one.begins or outcome.Error(failure)
+            for appending in taken:
+                appending.begins = appending.begins or outcome.Error(failure)
             self._is_writing = False
             self._written.wake_all()
 

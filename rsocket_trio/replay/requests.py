@@ -19,15 +19,15 @@ T = TypeVar("T")
 
 LARGEST: Final = 2**63 - 1
 """The largest position, batch or number of rows."""
-LONGEST_SINK: Final = 256
+MAX_SINK_CHARACTERS: Final = 256
 """Characters of a sink's name, and of a query's id."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Errors of a write that left nothing behind."""
-LONGEST_REQUEST = 2**20
+MAX_REQUEST_BYTES = 2**20
 """Bytes of a request at most: that is a commit of some 15,000 attempts."""
 
 Whole = Annotated[int, Meta(ge=0, le=LARGEST)]
-Name = Annotated[str, Meta(min_length=1, max_length=LONGEST_SINK)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_SINK_CHARACTERS)]
 
 
 class WriteEntry(msgspec.Struct, frozen=True):
@@ -38,8 +38,8 @@ class WriteEntry(msgspec.Struct, frozen=True):
 
 def decoded(data: bytes, kind: type[T]) -> T:
     """Return a request from JSON; an empty one has all defaults. Raise ``Invalid``."""
-    if len(data) > LONGEST_REQUEST:
-        raise Invalid(f"a request of {len(data)} bytes: the limit is {LONGEST_REQUEST}")
+    if len(data) > MAX_REQUEST_BYTES:
+        raise Invalid(f"a request of {len(data)} bytes: the limit is {MAX_REQUEST_BYTES}")
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
     except msgspec.ValidationError as error:

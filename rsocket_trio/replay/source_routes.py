@@ -65,6 +65,8 @@ class Bounds(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if self.latest < self.earliest:
             raise ValueError(f"a partition from {self.earliest} to {self.latest}: not possible")
+        if self.at is not None and not self.earliest <= self.at <= self.latest:
+            raise ValueError(f"a time at {self.at} of a partition from {self.earliest} to {self.latest}: not possible")
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -466,7 +466,7 @@ class Log(ReplayableLog):
         self._check_partitions(*elements, *(at or ()))
         own = Appending({number: prepared(group) for number, group in elements.items()}, at)
         for group in own.elements.values() if self.path is None else ():
-            self._check_room(sum([one.size + OVERHEAD for one in group]))
+            self._check_room(sum([element.size + OVERHEAD for element in group]))
         begins = await self._appends.append(own)
         if self._retention is not None:
             await self._notice()
@@ -495,7 +495,7 @@ class Log(ReplayableLog):
             begins.append({number: ends[number] for number in group.elements})
             for number, elements in group.elements.items():
                 together.setdefault(number, []).extend(elements)
-                ends[number] += sum([one.count for one in elements])
+                ends[number] += sum([element.count for element in elements])
         now = self._clock()
         for number, elements in together.items():
             state = states[number]
@@ -532,14 +532,14 @@ class Log(ReplayableLog):
     async def read_some(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Record]:
-        found, stop = await self._some(partition, start, end, max_bytes), FOREVER if end is None else end
-        return (row for one in found for row in rows_in(one, start, stop))
+        entries, stop = await self._some(partition, start, end, max_bytes), FOREVER if end is None else end
+        return (row for entry in entries for row in rows_in(entry, start, stop))
 
     async def read_packs(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Pack]:
-        found = await self._some(partition, start, end, max_bytes)
-        packs: Iterator[Pack] = arrow().packed(found, start, FOREVER if end is None else end)
+        entries = await self._some(partition, start, end, max_bytes)
+        packs: Iterator[Pack] = arrow().packed(entries, start, FOREVER if end is None else end)
         return packs
 
     async def _some(self, partition: int, start: int, end: int | None, max_bytes: int) -> list[Record | Pack]:
@@ -547,22 +547,22 @@ class Log(ReplayableLog):
 
         What is damaged is an error where it is the first, and left out behind others.
         """
-        found: list[Record | Pack] = []
+        entries: list[Record | Pack] = []
         stop = FOREVER - 1 if end is None else end
 
         def look(connection: Connection) -> None:
             state, size = partition_of(connection, partition), 0
             self._check_position(partition, start, state.earliest, state.latest)
-            found.clear()
+            entries.clear()
             for place in tables.places(connection, state, start, is_with_bodies=True) if start < stop else ():
-                found.append(tables.stored(*place))
+                entries.append(tables.stored(*place))
                 size += tables.size_of(place[7:])
-                if size >= max_bytes or found[-1].end >= stop:
+                if size >= max_bytes or entries[-1].end >= stop:
                     break
 
         self._check_partitions(partition)
         await self._look_up(look)
-        return found
+        return entries
 
     async def position_at(self, partition: int, timestamp: int) -> int:
         def first_since(connection: Connection) -> int:

@@ -71,18 +71,18 @@ def put(connection: Connection, table: str, *values: Any) -> None:
 
 def rows(connection: Connection, table: str, condition: str = "", *values: Any) -> list[list[Any]]:
     """Return the rows of a table for which a condition holds."""
-    found = []
+    checked = []
     for *columns, crc in connection.execute(f"SELECT * FROM {table} {condition}", values):
         if crc != crc_of(table, *columns):
             raise CorruptLog(None, f"a row of its {table} is damaged")
-        found.append(columns)
-    return found
+        checked.append(columns)
+    return checked
 
 
 def row(connection: Connection, table: str, key: str, value: object) -> list[Any]:
     """Return the row of a table with this key."""
-    for found in rows(connection, table, f"WHERE {key} = ?", value):
-        return found
+    for values in rows(connection, table, f"WHERE {key} = ?", value):
+        return values
     raise CorruptLog(None, f"the row of {value} in its {table} is missing")
 
 
@@ -100,10 +100,10 @@ def count(connection: Connection, name: str, by: int = 1) -> int:
 
 def whole(connection: Connection, table: str) -> list[list[Any]]:
     """Return all rows of a table that has a counter."""
-    found, number = rows(connection, table), counter(connection, table)
-    if len(found) != number:
-        raise CorruptLog(None, f"it has {len(found)} {table} instead of {number}")
-    return found
+    stored, number = rows(connection, table), counter(connection, table)
+    if len(stored) != number:
+        raise CorruptLog(None, f"it has {len(stored)} {table} instead of {number}")
+    return stored
 
 
 @attrs.define
@@ -147,12 +147,12 @@ def bodies_of(group: Iterable[Element | Pack]) -> Iterator[Body]:
     """Yield prepared elements as they are stored: those of one time together if pyarrow is installed."""
     together: list[Element] = []
     size = 0
-    for one in chain(group, [None]):
+    for element in chain(group, [None]):
         if together and (
-            not isinstance(one, Element)
-            or size + one.size > PACK_BYTES
+            not isinstance(element, Element)
+            or size + element.size > PACK_BYTES
             or len(together) >= PACK_ROWS
-            or one.timestamp != together[0].timestamp
+            or element.timestamp != together[0].timestamp
         ):
             if len(together) > 1 and elements.has_arrow():
                 pack = elements.arrow().pack_elements(together)
@@ -163,11 +163,11 @@ def bodies_of(group: Iterable[Element | Pack]) -> Iterator[Body]:
                     contents = single.data, single.metadata, single.key, headers
                     yield single.count, single.timestamp, ROW_FORM, contents
             together, size = [], 0
-        if isinstance(one, Element):
-            together.append(one)
-            size += one.size
-        elif one is not None:
-            yield one.count, one.timestamp, ARROW_FORM, (one.data, None, None, None)
+        if isinstance(element, Element):
+            together.append(element)
+            size += element.size
+        elif element is not None:
+            yield element.count, element.timestamp, ARROW_FORM, (element.data, None, None, None)
 
 
 def stored(position: int, count: int, time: int, *body: Any) -> Record | Pack:
@@ -234,7 +234,7 @@ def partition_of(connection: Connection, number: int) -> Partition:
     return Partition(*row(connection, "partitions", "number", number))
 
 
-def is_whole(place: tuple[Any, ...], crc: object, columns: Sequence[Any]) -> bool:
+def is_whole(place: tuple[object, ...], crc: object, columns: Sequence[Any]) -> bool:
     """Return whether a place has the CRC of what it says, and its body, if its columns are there, the one it names."""
     try:
         return crc == crc32(_PLACE.pack(*place)) and (not columns or place[-1] == crc_of_body(*columns))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from rsocket_trio.errors import SETUP_ERRORS, ApplicationError, RejectedSetup, SetupError
-from rsocket_trio.limits import LARGEST_FRAME
+from rsocket_trio.limits import MAX_FRAME_BYTES
 from rsocket_trio.mux.session import Capabilities
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, Codec
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NO_COUNT = bytes(4)
 """A number of items where its flag says that there is none."""
 
-LARGEST_FRAMES: Final = {"u24": LARGEST_FRAME, "u32": 2**31 - 1 - 4}
+LARGEST_FRAMES: Final = {"u24": MAX_FRAME_BYTES, "u32": 2**31 - 1 - 4}
 """Bytes of the largest frame, by the framing's length prefix; 32 bits count themselves, and the first is reserved."""
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import attrs
 
-from rsocket_trio.limits import LARGEST_FRAME
+from rsocket_trio.limits import MAX_FRAME_BYTES
 from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_1, REACTIVESOCKET_0_2, RSOCKET_1_0
 from rsocket_trio.rsocket.stream_sender import UNCUT
 from rsocket_trio.terms import Keepalive
@@ -80,7 +80,7 @@ PEERS: Final = {
             what="rsocket-py at commit fc7afed, before it spoke 1.0",
             dialect=REACTIVESOCKET_0_2.name,
             # It takes the first fragment for the whole payload, and reports no error.
-            fragment_size=LARGEST_FRAME,
+            fragment_size=MAX_FRAME_BYTES,
         ),
         Peer(
             name="rsocket-kotlin/0.20",
@@ -88,7 +88,7 @@ PEERS: Final = {
             dialect=RSOCKET_1_0.name,
             # It ends the connection at the second fragment of a request. It joins answers and items.
             quirks=("whole_requests",),
-            fragment_size=LARGEST_FRAME,
+            fragment_size=MAX_FRAME_BYTES,
         ),
     )
 }

@@ -69,7 +69,7 @@ def whole_type(kind: object) -> tuple[object, bool]:
         return None if kind is NONE else kind, kind is NONE
     inner: object
     if get_origin(kind) in (Union, UnionType):
-        parts = [whole_type(each) for each in get_args(kind)]
+        parts = [whole_type(member) for member in get_args(kind)]
         others = [whole for whole, _ in parts if whole is not None]
         admits = any(admits for _, admits in parts)
         return others[0] if len(others) == 1 and len(parts) == 1 + (NONE in get_args(kind)) else None, admits
@@ -263,7 +263,7 @@ def codec_of_answer(codecs: Sequence[Codec], of_request: Codec, entries: Iterabl
     except RemoteProtocolError as error:
         raise Invalid(f"accepted MIME types: {error}") from None
     problem: str | None = None
-    accepted = [mime for each in lists for mime in each]
+    accepted = [mime for mimes in lists for mime in mimes]
     for mime in (mime for mime in accepted if mime not in SAYS_NOTHING):
         if mime == "*/*":
             return of_request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from abc import ABCMeta
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import date, time
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -134,7 +134,7 @@ class ChannelDecorator(Protocol):
     ) -> Callable[Concatenate[S, P], TypedChannel[Received, Sent]]: ...
     @overload
     def __call__(
-        self, method: Callable[Concatenate[S, TypedChannel[Sent, Received], P], Coroutine[Any, Any, None]], /
+        self, method: Callable[Concatenate[S, TypedChannel[Sent, Received], P], Awaitable[None]], /
     ) -> Callable[Concatenate[S, P], TypedChannel[Received, Sent]]: ...
     @overload
     def __call__(
@@ -155,7 +155,7 @@ class Declaration:
     interaction: str
     route: str | None = None
 
-    def __call__(self, route: Any = None) -> Any:
+    def __call__(self, route: object = None) -> Any:
         """Return the function that is decorated, or the decorator with a route."""
         if route is None or isinstance(route, str):
             return Declaration(self.interaction, route)
@@ -188,11 +188,11 @@ def methods_of(contract: object) -> tuple[Method, ...]:
     """Return the methods of a contract. Raise ``TypeError`` for a class without any, and for types that don't fit."""
     if not isinstance(contract, type):
         raise TypeError(f"a contract is a class, not {type(contract).__name__}")
-    names = {name: its for each in reversed(contract.__mro__) for name, its in vars(each).items()}
+    names = {name: its for parent in reversed(contract.__mro__) for name, its in vars(parent).items()}
     functions = {
         name: function
-        for each in contract.__mro__[::-1]
-        for name, function in vars(each).items()
+        for parent in contract.__mro__[::-1]
+        for name, function in vars(parent).items()
         if _is_request(function)
     }
     if not functions:
@@ -213,7 +213,9 @@ def _method(contract: type, name: str, function: Callable[..., object], names: M
     reply = signature.return_annotation
     received, sent = item_type(reply), ABSENT
     if interaction == "request_channel":
-        channel = next((each for each in parameters if source_of(each.annotation) in TYPED_CHANNELS), None)
+        channel = next(
+            (parameter for parameter in parameters if source_of(parameter.annotation) in TYPED_CHANNELS), None
+        )
         if channel is not None:
             parameters.remove(channel)
             sent, received = (*(typing.get_args(channel.annotation) or (Any, Any)), received)[:2]
@@ -228,12 +230,14 @@ def _method(contract: type, name: str, function: Callable[..., object], names: M
     if pattern.catches_all:
         raise ValueError(f"{where}: a contract has no route '{CATCH_ALL}', which stands for any number of routes")
     if len(parameters) > len(pattern.parameters) + 1:
-        for index, each in enumerate(parameters):
-            kind = Any if each.annotation is ABSENT else each.annotation
-            if each.name not in pattern.parameters:
+        for index, parameter in enumerate(parameters):
+            kind = Any if parameter.annotation is ABSENT else parameter.annotation
+            if parameter.name not in pattern.parameters:
                 if kind is not Any and source_of(kind) is ArgumentSource.PAYLOAD:
-                    raise TypeError(f"{where}: parameter {each.name} takes the whole payload, and there are others")
-                parameters[index] = each.replace(annotation=kind)
+                    raise TypeError(
+                        f"{where}: parameter {parameter.name} takes the whole payload, and there are others"
+                    )
+                parameters[index] = parameter.replace(annotation=kind)
     taken = read_parameters(interaction, where, parameters, pattern.parameters)
     return Method(name, pattern, SignaturePlan(interaction, name, taken, received, sent), function)
 
@@ -258,8 +262,8 @@ def implemented(contract: object, implementation: object, codecs: CodecChoices) 
         if not callable(function):
             raise TypeError(f"{where} is no method")
         plan = _plan_of(method.plan, function)
-        positional = [each.name for each in plan.parameters if each.binding is POSITIONAL_ONLY]
-        keywords = {each.name: None for each in plan.parameters if each.binding is not POSITIONAL_ONLY}
+        positional = [parameter.name for parameter in plan.parameters if parameter.binding is POSITIONAL_ONLY]
+        keywords = {parameter.name: None for parameter in plan.parameters if parameter.binding is not POSITIONAL_ONLY}
         try:
             inspect.signature(function).bind(*positional, **keywords)
         except TypeError as error:
@@ -276,12 +280,12 @@ def _plan_of(plan: SignaturePlan, function: Callable[..., object]) -> SignatureP
     signature = signature_of(function)
     own = {} if signature is None else dict(signature.parameters)
     parameters = []
-    for each in plan.parameters:
-        default = own.pop(each.name).default if each.name in own else ABSENT
-        if default is ABSENT and each.default is not Ellipsis:  # by which a protocol says only that there is one
-            default = each.default
-        binding = POSITIONAL_ONLY if each.binding is POSITIONAL_ONLY else KEYWORD_ONLY
-        parameters.append(attrs.evolve(each, default=default, binding=binding))
+    for parameter in plan.parameters:
+        default = own.pop(parameter.name).default if parameter.name in own else ABSENT
+        if default is ABSENT and parameter.default is not Ellipsis:  # by which a protocol says only that there is one
+            default = parameter.default
+        binding = POSITIONAL_ONLY if parameter.binding is POSITIONAL_ONLY else KEYWORD_ONLY
+        parameters.append(attrs.evolve(parameter, default=default, binding=binding))
     if plan.interaction == "request_channel" and own:
         # It is the parameter that the contract does not name.
         channel = next(iter(own.values()))
@@ -321,9 +325,9 @@ def _caller(method: Method) -> Callable[..., object]:
     plan, pattern = method.plan, method.pattern
     bind = binder(plan.parameters, method.name)
     literal = None if pattern.literal is None else MethodRoute(pattern.literal, pattern.text)
-    routed = [each for each in plan.parameters if each.source is ArgumentSource.ROUTE]
-    bodies = [each for each in plan.parameters if each.source is not ArgumentSource.ROUTE]
-    has_defaults = any(each.default is not ABSENT for each in bodies)
+    routed = [parameter for parameter in plan.parameters if parameter.source is ArgumentSource.ROUTE]
+    bodies = [parameter for parameter in plan.parameters if parameter.source is not ArgumentSource.ROUTE]
+    has_defaults = any(parameter.default is not ABSENT for parameter in bodies)
     is_nothing = plan.interaction == "request_response" and plan.reply is type(None)
     decoded: dict[str, object] = {} if plan.interaction == "fire_and_forget" else {"items": plan.reply}
     if plan.interaction == "request_response":
@@ -332,20 +336,20 @@ def _caller(method: Method) -> Callable[..., object]:
     encode = Encode if whole is None else _sent_as(whole)
 
     def call(self: Any, *args: object, **keywords: object) -> object:
-        given = bind(*args, **keywords)
+        arguments = bind(*args, **keywords)
         route = literal
         if route is None:
             texts = {}
-            for each in routed:
-                argument = given.pop(each.name)
-                texts[each.name] = as_text(each.default if argument is ABSENT else argument)
+            for parameter in routed:
+                argument = arguments.pop(parameter.name)
+                texts[parameter.name] = as_text(parameter.default if argument is ABSENT else argument)
             route = MethodRoute(pattern.format(**texts), pattern.text)
         if has_defaults:
-            given = {name: argument for name, argument in given.items() if argument is not ABSENT}
+            arguments = {name: argument for name, argument in arguments.items() if argument is not ABSENT}
         if whole is not None:
-            payload = encode(given[whole.name]) if given else b""
+            payload = encode(arguments[whole.name]) if arguments else b""
         else:
-            payload = encode(given) if bodies else b""
+            payload = encode(arguments) if bodies else b""
         make = getattr(self._rsocket_requester, plan.interaction)
         request = make(payload, route=route, auth=self._rsocket_auth, metadata=self._rsocket_metadata, **decoded)
         if plan.interaction == "request_channel" and hasattr(request, "_sends"):

@@ -53,7 +53,9 @@ def route_record(handler: Handler) -> Route:
         reply = None if interaction == "fire_and_forget" else Payload
         return Route(text, interaction, dict.fromkeys(names, str), Payload, items, reply)
     plan = handler.typed.plan
-    parameters = {each.name: each.kind for each in plan.parameters if each.source is ArgumentSource.ROUTE}
+    parameters = {
+        parameter.name: parameter.kind for parameter in plan.parameters if parameter.source is ArgumentSource.ROUTE
+    }
     received = Payload if plan.takes(ArgumentSource.CHANNEL) else plan.items
     return Route(text, interaction, parameters, _body(plan), None if received is ABSENT else received, _reply(plan))
 
@@ -80,10 +82,10 @@ def description(routes: Iterable[Route], codecs: Sequence[Codec]) -> Schema:
     ``parameters`` by name, and as ``body``, ``items`` and ``reply`` a schema, or ``null`` where there is nothing.
     """
     described = []
-    for each in routes:
-        parameters = {name: _schema(kind) for name, kind in each.parameters.items()}
-        types = {name: _schema(getattr(each, name)) for name in ("body", "items", "reply")}
-        described.append({"route": each.route, "interaction": each.interaction, "parameters": parameters, **types})
+    for route in routes:
+        parameters = {name: _schema(kind) for name, kind in route.parameters.items()}
+        types = {name: _schema(getattr(route, name)) for name in ("body", "items", "reply")}
+        described.append({"route": route.route, "interaction": route.interaction, "parameters": parameters, **types})
     return {"codecs": [codec.mime for codec in codecs], "routes": described}
 
 

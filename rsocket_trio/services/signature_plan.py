@@ -104,8 +104,8 @@ class SignaturePlan:
         self.parameters = tuple(parameters)
         self.reply = reply
         self.items = items
-        bodies = [each for each in parameters if each.source is ArgumentSource.BODY]
-        self.members = {each.name: each.member for each in bodies} if len(bodies) > 1 else {}
+        bodies = [parameter for parameter in parameters if parameter.source is ArgumentSource.BODY]
+        self.members = {parameter.name: parameter.member for parameter in bodies} if len(bodies) > 1 else {}
         self.body = object_type(name, self.members) if self.members else bodies[0].kind if bodies else ABSENT
         for channel in parameters:
             if channel.source in TYPED_CHANNELS:
@@ -113,10 +113,12 @@ class SignaturePlan:
             if channel.source is ArgumentSource.TYPED_CHANNEL:
                 self.reply = channel.sent
         self.read = None if self.members else reader_of(self.body)
-        kinds = [each.kind for each in parameters if each.source in (ArgumentSource.BODY, *TYPED_CHANNELS)]
-        self.decodes = bool(self.members) or any(kind is not Payload and reader_of(kind) is None for kind in kinds)
+        self.kinds = [
+            parameter.kind for parameter in parameters if parameter.source in (ArgumentSource.BODY, *TYPED_CHANNELS)
+        ]
+        self.decodes = bool(self.members) or any(kind is not Payload and reader_of(kind) is None for kind in self.kinds)
         self.encodes = not _is_raw_result(self.reply)
-        self.needs_data = any(each.default is ABSENT for each in bodies)
+        self.needs_data = any(parameter.default is ABSENT for parameter in bodies)
         self.takes_data_alone = len(parameters) == 1 and self.needs_data and parameters[0].binding is not KEYWORD_ONLY
 
     def takes(self, *sources: ArgumentSource) -> bool:
@@ -132,16 +134,20 @@ def read_parameters(
     ``where`` names the function. Raise ``TypeError`` for those that do not fit the interaction or its route.
     """
     for name in route_parameters:
-        if name not in [each.name for each in parameters]:
+        if name not in [parameter.name for parameter in parameters]:
             raise TypeError(f"{where}: no parameter {name}, which the route names")
-    others = [each for each in parameters if each.name not in route_parameters]
-    data = [each for each in others if each.annotation is Any or source_of(each.annotation) is ArgumentSource.BODY]
+    others = [parameter for parameter in parameters if parameter.name not in route_parameters]
+    data = [
+        parameter
+        for parameter in others
+        if parameter.annotation is Any or source_of(parameter.annotation) is ArgumentSource.BODY
+    ]
     read = []
-    for each in parameters:
-        name, kind, sent = each.name, each.annotation, None
+    for parameter in parameters:
+        name, kind, sent = parameter.name, parameter.annotation, None
         # Beside others ``bytes`` and ``Any`` are members of an object as well.
-        source = ArgumentSource.BODY if each in data and len(data) > 1 else source_of(kind)
-        if each.kind in VARIABLE:
+        source = ArgumentSource.BODY if parameter in data and len(data) > 1 else source_of(kind)
+        if parameter.kind in VARIABLE:
             raise TypeError(f"{where}: *{name} has no type to decode")
         if name in route_parameters:
             source, kind = ArgumentSource.ROUTE, str if kind is ABSENT else kind
@@ -155,7 +161,7 @@ def read_parameters(
             raise TypeError(f"{where}: parameter {name} takes the items of a stream")
         if source in TYPED_CHANNELS:
             kind, sent = (*typing.get_args(kind), Any, Any)[:2]
-        read.append(Parameter(name, source, kind, sent, each.default, each.kind))
+        read.append(Parameter(name, source, kind, sent, parameter.default, parameter.kind))
     return read
 
 
@@ -180,21 +186,26 @@ def plan_of_handler(interaction: str, function: Function, route_parameters: Sequ
     reply = signature.return_annotation
     name = function_name(function)
     where = f"{interaction} handler {name}"
-    if not any(each.name in route_parameters for each in parameters) and _is_raw(interaction, parameters, reply):
-        for each in parameters if route_parameters else ():
-            is_named = each.kind not in (POSITIONAL_ONLY, *VARIABLE) and each.name not in WHOLE_REQUEST_NAMES
-            if is_named and (each.default is ABSENT) == (each.annotation is ABSENT):
+    if not any(parameter.name in route_parameters for parameter in parameters) and _is_raw(
+        interaction, parameters, reply
+    ):
+        for parameter in parameters if route_parameters else ():
+            is_named = parameter.kind not in (POSITIONAL_ONLY, *VARIABLE) and parameter.name not in WHOLE_REQUEST_NAMES
+            if is_named and (parameter.default is ABSENT) == (parameter.annotation is ABSENT):
                 raise TypeError(
-                    f"{where}: no parameter {route_parameters[0]}, which the route names, but {each.name}: rename it, "
-                    "or annotate the one that takes the request as Payload"
+                    f"{where}: no parameter {route_parameters[0]}, which the route names, but {parameter.name}: "
+                    "rename it, or annotate the one that takes the request as Payload"
                 )
         return None
     if len(parameters) > 1:
         if parameters[0].name == "self" and parameters[0].annotation is ABSENT:
             raise TypeError(f"{where} is a method of a class: register that of an object")
         # ``name=name`` keeps what it had in a loop.
-        kept = [each for each in parameters if each.annotation is ABSENT and each.default is not ABSENT]
-        parameters = [each for each in parameters if each not in kept or each.name in route_parameters]
+        parameters = [
+            parameter
+            for parameter in parameters
+            if parameter.annotation is not ABSENT or parameter.default is ABSENT or parameter.name in route_parameters
+        ]
     # Nothing is sent for a fire-and-forget, whatever is returned.
     reply = type(None) if interaction == "fire_and_forget" else item_type(reply)
     taken = read_parameters(interaction, where, parameters, route_parameters)
@@ -205,8 +216,12 @@ def _is_raw(interaction: str, parameters: Sequence[inspect.Parameter], reply: ob
     """Return whether a function is a handler of bytes: it takes and gives payloads as they are."""
     if not parameters:
         return interaction == "fire_and_forget" or item_type(reply) in (ABSENT, type(None), Any)
-    required = [each for each in parameters if each.default is ABSENT and each.kind is not each.VAR_KEYWORD]
-    if not all(_is_raw_argument(each.annotation) for each in required or parameters[:1]):
+    required = [
+        parameter
+        for parameter in parameters
+        if parameter.default is ABSENT and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    if not all(_is_raw_argument(parameter.annotation) for parameter in required or parameters[:1]):
         return False
     return interaction in ("fire_and_forget", "request_channel") or _is_raw_result(item_type(reply))
 
@@ -224,14 +239,16 @@ def signature_of(function: Function) -> inspect.Signature | None:
         signature = inspect.signature(function) if _is_wrapper(function) else own_signature(function)
     except (TypeError, ValueError):
         return None  # some built-in functions have none
-    filled = {name for each in (function, inspect.unwrap(bare(function))) for name in _keywords_of_partials(each)}
-    return signature.replace(parameters=[each for each in signature.parameters.values() if each.name not in filled])
+    filled = {name for layer in (function, inspect.unwrap(bare(function))) for name in _keywords_of_partials(layer)}
+    return signature.replace(
+        parameters=[parameter for parameter in signature.parameters.values() if parameter.name not in filled]
+    )
 
 
 def _is_wrapper(function: Function) -> bool:
     """Return whether a function hands any arguments on to another one."""
     parameters = own_signature(function).parameters.values() if hasattr(bare(function), "__wrapped__") else ()
-    return bool(parameters) and all(each.kind in VARIABLE for each in parameters)
+    return bool(parameters) and all(parameter.kind in VARIABLE for parameter in parameters)
 
 
 def _keywords_of_partials(function: object) -> Iterator[str]:
@@ -265,7 +282,10 @@ def typed_signature(function: Function, names: Mapping[str, object] | None = Non
         return type(None) if annotation is None else annotation
 
     parameters = list(signature.parameters.values())
-    typed = [each.replace(annotation=type_of(each.annotation, f"parameter {each.name}")) for each in parameters]
+    typed = [
+        parameter.replace(annotation=type_of(parameter.annotation, f"parameter {parameter.name}"))
+        for parameter in parameters
+    ]
     return signature.replace(parameters=typed, return_annotation=type_of(signature.return_annotation, RESULT))
 
 
@@ -302,13 +322,13 @@ def _is_raw_argument(kind: object) -> bool:
         return True
     if isinstance(kind, type):
         return issubclass(kind, Payload | Channel | Outgoing)
-    return _is_union(kind) and all(each is object or each in PAYLOAD_LIKE for each in typing.get_args(kind))
+    return _is_union(kind) and all(member is object or member in PAYLOAD_LIKE for member in typing.get_args(kind))
 
 
 def _is_raw_result(kind: object) -> bool:
     """Return whether answers of this type, or what is awaited for them, are data as it is."""
     if _is_union(kind):
-        return all(_is_raw_result(item_type(each)) for each in typing.get_args(kind))
+        return all(_is_raw_result(item_type(member)) for member in typing.get_args(kind))
     return not is_object_type(kind)
 
 
@@ -322,8 +342,10 @@ def binder(parameters: Sequence[Parameter], name: str) -> Callable[..., dict[str
     One that was not given is ``ABSENT``. The function is compiled, so that Python itself binds the arguments, and
     refuses those that do not fit in the words of its version.
     """
-    defaults = {each: ABSENT if each.default is ABSENT else ... for each in parameters}
-    declared = [inspect.Parameter(each.name, each.binding, default=default) for each, default in defaults.items()]
+    defaults = {parameter: ABSENT if parameter.default is ABSENT else ... for parameter in parameters}
+    declared = [
+        inspect.Parameter(parameter.name, parameter.binding, default=default) for parameter, default in defaults.items()
+    ]
     scope: dict[str, Callable[..., dict[str, object]]] = {"Ellipsis": ABSENT}  # as the signature shows the default
     exec(f"def {name}{inspect.Signature(declared)}: return locals()", scope)
     return scope[name]

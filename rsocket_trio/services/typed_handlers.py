@@ -84,11 +84,10 @@ def typed_handler(plan: SignaturePlan, function: Function, codecs: CodecChoices)
             serves = SERVES.get(interaction, "an async function or an async generator")
             raise TypeError(f"{interaction} takes {serves}; {name} is {with_article(shape)}")
     if all(type(codec).__module__.startswith("rsocket_trio.") for codec in codecs.codecs):
-        kinds = [each.kind for each in plan.parameters if each.source in (ArgumentSource.BODY, *TYPED_CHANNELS)]
-        for each in (*kinds, plan.reply) if plan.encodes else kinds:
-            if each is not Payload and getattr(each, "__origin__", None) is not Payload:
+        for item in (*plan.kinds, plan.reply) if plan.encodes else plan.kinds:
+            if item is not Payload and getattr(item, "__origin__", None) is not Payload:
                 try:
-                    hashed_by_type(each)
+                    hashed_by_type(item)
                 except TypeError as error:
                     raise TypeError(f"{interaction} handler {name}: {error}") from None
     return Handler(function, kind, interaction=interaction, typed=TypedHandler(plan, function, codecs, generates))

@@ -239,6 +239,6 @@ def close_background() -> None:
     """End the background of this process, if there is one: for tests, and for programs that end in order."""
     global _here
     with _lock:
-        found, _here = _here, None
-    if found is not None:
-        found.close()
+        running, _here = _here, None
+    if running is not None:
+        running.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 import pyarrow as pa
@@ -23,11 +23,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from rsocket_trio.replay.source_routes import Bounds
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.errors import DataLossError, SchemaMismatchError, in_one_line, rows_in_one_line
 from rsocket_trio.spark.live_reader import LivePartition, live_rows
 from rsocket_trio.spark.options import EARLIEST, LATEST, MAX_POSITION, Options, Place, place_name
-from rsocket_trio.spark.ranges import Bounds, Range, RangePartition, ranges_between, resolve, split
+from rsocket_trio.spark.ranges import Range, RangePartition, ranges_between, resolve, split
 from rsocket_trio.spark.replayed import check_columns, rows_of_ranges
 from rsocket_trio.spark.server_sources import ask_places, ask_times
 
@@ -60,14 +61,14 @@ class Selection:
         start, end = max(self.start, other.start), min(self.end, other.end)
         return Selection(partitions, start, end, common(self.routes, other.routes))
 
-    def narrowed(self, one: Range, route: str) -> Range | None:
+    def narrowed(self, span: Range, route: str) -> Range | None:
         """Return the selected part of a range of this route, or ``None`` if none of it is selected."""
-        if self.partitions is not None and one.partition not in self.partitions:
+        if self.partitions is not None and span.partition not in self.partitions:
             return None
         if self.routes is not None and route not in self.routes:
             return None
-        start, end = max(one.start, self.start), min(one.end, self.end)
-        return Range(one.partition, start, end, one.route) if start < end else None
+        start, end = max(span.start, self.start), min(span.end, self.end)
+        return Range(span.partition, start, end, span.route) if start < end else None
 
 
 def common(mine: frozenset[T] | None, theirs: frozenset[T] | None) -> frozenset[T] | None:
@@ -86,13 +87,12 @@ POSITION: dict[type[Filter], Callable[[int], Selection]] = {
 }
 
 
-def selection_of(one: Filter) -> Selection | None:
+def selection_of(condition: Filter) -> Selection | None:
     """Return the rows that a filter lets through, ``None`` for a filter that can't be obeyed here."""
-    found: Any = one
-    column = getattr(found, "attribute", None)
-    if column == ("position",) and type(one) in POSITION and type(found.value) is int:
-        return POSITION[type(one)](found.value)
-    values = found.value if isinstance(one, In) else (found.value,) if isinstance(one, EqualTo) else ()
+    column, value = getattr(condition, "attribute", None), getattr(condition, "value", None)
+    if column == ("position",) and type(condition) in POSITION and type(value) is int:
+        return POSITION[type(condition)](value)
+    values = condition.value if isinstance(condition, In) else (value,) if isinstance(condition, EqualTo) else ()
     if column == ("partition",) and values and all(type(value) is int for value in values):
         return Selection(frozenset(values))
     if column == ("route",) and values and all(type(value) is str for value in values):
@@ -125,17 +125,17 @@ class BatchReader(DataSourceReader):
         ask = partial(ask_times, here.pool, options, bounds)
         starts = here.run(partial(ask, options.starting_timestamp, "startingTimestamp"))
         ends = here.run(partial(ask, options.ending_timestamp, "endingTimestamp"))
-        found = [
+        ranges = [
             selected
-            for one in planned(options, bounds, starts, ends)
-            if (selected := self._selection.narrowed(one, one.route or options.route)) is not None
+            for whole in planned(options, bounds, starts, ends)
+            if (selected := self._selection.narrowed(whole, whole.route or options.route)) is not None
         ]
-        if options.payload == "arrow" and found:
-            check_columns(found[0], options, self._schema)
+        if options.payload == "arrow" and ranges:
+            check_columns(ranges[0], options, self._schema)
         # An empty read needs an empty range: Spark takes an empty list for a read that is not partitioned.
         route, partition = next(iter(bounds))
         empty = Range(partition, 0, 0, route)
-        return [RangePartition(one) for one in split(found, options.min_partitions) or [empty]]
+        return [RangePartition(part) for part in split(ranges, options.min_partitions) or [empty]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition, in a task."""
@@ -152,10 +152,10 @@ class PushdownReader(BatchReader):
         if self._options.payload == "arrow":
             return filters  # columns of that name are the user's own
         kept = []
-        for one in filters:
-            narrower = selection_of(one)
+        for condition in filters:
+            narrower = selection_of(condition)
             if narrower is None:
-                kept.append(one)
+                kept.append(condition)
             else:
                 self._selection = self._selection.both(narrower)
         return kept
@@ -173,28 +173,28 @@ def planned(
     """
     start = dict(starts or resolve(options.starting_position or EARLIEST, bounds, "startingPosition"))
     end = dict(ends or resolve(options.ending_position or LATEST, bounds, "endingPosition"))
-    for place, one in bounds.items():
-        if start[place] > one.latest:
+    for place, edges in bounds.items():
+        if start[place] > edges.latest:
             problem = (
                 f"option 'startingPosition': position {start[place]} of {place_name(place)} is not there yet, "
-                f"the latest is {one.latest}"
+                f"the latest is {edges.latest}"
             )
             if options.fail_on_data_loss:
                 raise DataLossError(f"{problem}; with failOnDataLoss=false nothing of it is read")
             logger.warning("%s: nothing of it is read (failOnDataLoss=false)", problem)
         if not options.fail_on_data_loss:
-            start[place] = max(start[place], one.earliest)
-            end[place] = min(end[place], one.latest)
+            start[place] = max(start[place], edges.earliest)
+            end[place] = min(end[place], edges.latest)
             continue
-        if start[place] < one.earliest and end[place] > start[place]:
+        if start[place] < edges.earliest and end[place] > start[place]:
             raise DataLossError(
                 f"option 'startingPosition': position {start[place]} of {place_name(place)} has expired, the "
-                f"earliest is {one.earliest}; with failOnDataLoss=false the read begins there"
+                f"earliest is {edges.earliest}; with failOnDataLoss=false the read begins there"
             )
-        if end[place] > one.latest:
+        if end[place] > edges.latest:
             raise DataLossError(
                 f"option 'endingPosition': position {end[place]} of {place_name(place)} is not there yet, the "
-                f"latest is {one.latest}; with failOnDataLoss=false the read ends there"
+                f"latest is {edges.latest}; with failOnDataLoss=false the read ends there"
             )
     return ranges_between(start, end)
 

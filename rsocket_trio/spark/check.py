@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark import cloudpickle
@@ -76,8 +76,8 @@ def judged(place: str, answer: str) -> Interpreter:
             lacks.append(f"{name} {least[0]}.{least[1]} or newer")
     if version_numbers(version) != sys.version_info[:2]:
         lacks.append("Python {}.{}, as at the driver".format(*sys.version_info))
-    found = ", ".join(f"{name} {number}" for name, number in packages.items())
-    return Interpreter(place, f"{host} {python} {version} with {found or 'no package'}", ", ".join(lacks))
+    versions = ", ".join(f"{name} {number}" for name, number in packages.items())
+    return Interpreter(place, f"{host} {python} {version} with {versions or 'no package'}", ", ".join(lacks))
 
 
 def silent(place: str, error: Exception) -> Interpreter:
@@ -92,13 +92,13 @@ def check(spark: SparkSession, timeout: float = EXECUTOR_TIMEOUT) -> list[Interp
 
     ``timeout`` is the time in seconds that executors get to answer.
     """
-    found = [judged("driver", facts())]
+    interpreters = [judged("driver", facts())]
     try:
         spark.read.format("rsocket").load()
     except (PySparkException, Py4JError) as error:
         # A source that is found and runs complains that it got no options.
         fine = "'path' is missing" in str(error)
-        found.append(Interpreter("planner", "on the driver's machine", "") if fine else silent("planner", error))
+        interpreters.append(Interpreter("planner", "on the driver's machine", "") if fine else silent("planner", error))
     if __name__ != "__main__":
         # The function travels whole, and not by the name of a module that may be missing where it arrives.
         cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # it has no types
@@ -107,28 +107,28 @@ def check(spark: SparkSession, timeout: float = EXECUTOR_TIMEOUT) -> list[Interp
     try:
         look = udf(lambda number: facts(), useArrow=False)
         rows = spark.range(0, TASKS, 1, TASKS).select(look("id")).distinct().collect()
-        found += [judged("executor", answer) for answer in sorted(row[0] for row in rows)]
+        interpreters += [judged("executor", answer) for answer in sorted(row[0] for row in rows)]
     except (PySparkException, Py4JError) as error:
         why = Interpreter("executor", "?", f"an answer within {timeout:g} s: does the cluster have free cores?")
-        found.append(why if late.finished.is_set() else silent("executor", error))
+        interpreters.append(why if late.finished.is_set() else silent("executor", error))
     finally:
         late.cancel()
-    return found
+    return interpreters
 
 
 def session(master: str | None, settings: Sequence[str]) -> SparkSession:
     """Return a session of the master, with settings ``name=value``. Raise ``JavaNotFoundError`` without a Java."""
-    builder: Any = SparkSession.builder.appName("rsocket_trio.spark.check")
+    builder = SparkSession.builder.appName("rsocket_trio.spark.check")
     for setting in settings:
         name, _, value = setting.partition("=")
         builder = builder.config(name, value)
     if master is not None and master.startswith("sc://"):
-        return builder.remote(master).getOrCreate()  # type: ignore[no-any-return]  # the builder is of either kind
+        return builder.remote(master).getOrCreate()
     ensure_java()
     # Every executor is to be there when the tasks are given out.
     builder = builder.config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    return (builder if master is None else builder.master(master)).getOrCreate()  # type: ignore[no-any-return]
+    return (builder if master is None else builder.master(master)).getOrCreate()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -139,19 +139,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
     parser.add_argument("--timeout", type=float, default=EXECUTOR_TIMEOUT, metavar="SECONDS", help="for the executors")
-    given = parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
     try:
-        spark = session(given.master, given.conf)
+        spark = session(chosen.master, chosen.conf)
     except (JavaNotFoundError, PySparkException, Py4JError, RuntimeError) as error:
         print(f"no session: {silent('driver', error).lacks}", file=sys.stderr)
         return NO_CLUSTER
     try:
-        found = check(spark, given.timeout)
+        interpreters = check(spark, chosen.timeout)
     finally:
         spark.stop()
-    for one in found:
-        print(f"{one.place}: {one.description}{'; lacks ' if one.lacks else ''}{one.lacks}")
-    return LACKING if any(one.lacks for one in found) else FINE
+    for place, description, lacks in interpreters:
+        print(f"{place}: {description}{'; lacks ' if lacks else ''}{lacks}")
+    return LACKING if any(interpreter.lacks for interpreter in interpreters) else FINE
 
 
 if __name__ == "__main__":

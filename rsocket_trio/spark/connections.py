@@ -227,7 +227,7 @@ class Pool:
             problems.append(problem)
         if len(refusals) < len(problems):
             raise ConnectionLost("; ".join(problems))
-        raise next((one for one in refusals if isinstance(one, RejectedSetup)), refusals[0])
+        raise next((refusal for refusal in refusals if isinstance(refusal, RejectedSetup)), refusals[0])
 
 
 class Tries:

@@ -16,9 +16,10 @@ import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import attrs
+import msgspec
 import trio
 
 from rsocket_trio import Canceled, Channel, Connection, ConnectionLost, Payload, Rejected
@@ -31,6 +32,8 @@ from rsocket_trio.spark.errors import PASSING, SinkError, is_missing_route, unwr
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.request_rows import Origin, Piece, rows_of
 
+T = TypeVar("T")
+
 logger = logging.getLogger("rsocket_trio.spark")
 
 STAGE_ROUTE: Final = ".stage"
@@ -42,6 +45,33 @@ MAX_ATTEMPT_BYTES = 4 * 2**20
 """The size of an attempt, about: a task keeps so much in memory."""
 ABORT_TIMEOUT = 2.0
 """Seconds for aborting attempts at the end of a task."""
+
+
+class Committed(msgspec.Struct):
+    """The answer to a commit: whether it was the first of the batch, its rows, and the last batch of the sink."""
+
+    promoted: bool
+    last: int
+    rows: int
+
+
+class Staged(msgspec.Struct):
+    """The answer to an attempt: what of it is staged."""
+
+    rows: int
+    elements: int
+
+
+class PackFormats(msgspec.Struct):
+    """The formats of packs that a stage takes."""
+
+    pack: list[str]
+
+
+class Epoch(msgspec.Struct):
+    """An epoch that a sink has given out."""
+
+    epoch: int
 
 
 @attrs.define
@@ -269,10 +299,10 @@ class Staging(Delivery):
         rows, elements = sum(piece.rows for piece in self._kept), sum(len(piece.payloads) for piece in self._kept)
         if len(answers) != 1:
             raise ConnectionLost(f"route {self.route!r} completed with {len(answers)} answers: one was expected")
-        answer = read_answer(answers[0].data, self.route)
-        if (answer.get("rows"), answer.get("elements")) != (rows, elements):
+        staged = read_answer(answers[0].data, self.route, Staged)
+        if (staged.rows, staged.elements) != (rows, elements):
             raise SinkError(
-                f"route {self.route!r} staged {answer.get('rows')} rows in {answer.get('elements')} elements: "
+                f"route {self.route!r} staged {staged.rows} rows in {staged.elements} elements: "
                 f"{rows} rows in {elements} were sent"
             )
 
@@ -310,10 +340,10 @@ async def commit(
     """
     route = options.route + COMMIT_ROUTE
     named = [{"attempt": name, "rows": rows} for name, rows in attempts]
-    question: dict[str, Any] = {"sink": sink, "batch": batch, "attempts": named, "once": once}
+    question: dict[str, object] = {"sink": sink, "batch": batch, "attempts": named, "once": once}
     question |= {"query": query, "takeOver": options.take_over, "epoch": epoch}
     try:
-        answer = await ask(pool, options, route, question)
+        committed = await ask(pool, options, route, question, Committed)
     except RSocketError as error:
         if getattr(error, "code", None) == NotStaged.default_code:
             raise SinkError(
@@ -321,12 +351,10 @@ async def commit(
                 "when the query starts again"
             ) from error
         raise unwritten(error, options, route) from error
-    promoted, last, rows = (answer.get(name) for name in ("promoted", "last", "rows"))
-    if type(promoted) is not bool or type(last) is not int or type(rows) is not int:
-        raise SinkError(f"route {route!r} answered a commit with {readable(json.dumps(answer))}")
-    wanted = sum(number for _, number in attempts)
-    if promoted and rows != wanted:
-        raise SinkError(f"route {route!r} promoted {rows} rows of {wanted}")
+    total = sum(number for _, number in attempts)
+    promoted, last = committed.promoted, committed.last
+    if promoted and committed.rows != total:
+        raise SinkError(f"route {route!r} promoted {committed.rows} rows of {total}")
     # A batch promoted now is the last one, and so is one that was promoted before.
     if last != batch:
         raise SinkError(
@@ -338,8 +366,8 @@ async def commit(
 
 async def takes_packs(pool: Pool, options: Options) -> bool:
     """Ask the server whether its stage takes packs. Raise ``SinkError`` if it can't be reached."""
-    formats = await _ask_if_known(pool, options, PACK_ROUTE, {}, "pack", list)
-    return formats is not None and ARROW in formats
+    formats = await _ask_if_known(pool, options, PACK_ROUTE, {}, PackFormats)
+    return formats is not None and ARROW in formats.pack
 
 
 async def next_epoch(pool: Pool, options: Options, sink: str) -> int | None:
@@ -348,25 +376,22 @@ async def next_epoch(pool: Pool, options: Options, sink: str) -> int | None:
     What is staged with a higher epoch takes the place of what a writer that was killed has staged for the same batch.
     Raise ``SinkError`` if the server can't be reached.
     """
-    epoch: int | None = await _ask_if_known(pool, options, EPOCH_ROUTE, {"sink": sink}, "epoch", int)
-    return epoch
+    answer = await _ask_if_known(pool, options, EPOCH_ROUTE, {"sink": sink}, Epoch)
+    return None if answer is None else answer.epoch
 
 
 async def _ask_if_known(
-    pool: Pool, options: Options, suffix: str, question: Mapping[str, Any], name: str, kind: type
-) -> Any:
-    """Return a field of an answer, ``None`` where the server does not know the question."""
+    pool: Pool, options: Options, suffix: str, question: Mapping[str, object], kind: type[T]
+) -> T | None:
+    """Return an answer, ``None`` where the server does not know the question."""
     route = options.route + suffix
     try:
-        answer = await ask(pool, options, route, question)
+        return await ask(pool, options, route, question, kind)
     except StreamError as error:
         logger.info("%s is not answered: %s", route, str(error))
         return None
     except RSocketError as error:
         raise unwritten(error, options, route) from error
-    if type(answer.get(name)) is not kind:
-        raise SinkError(f"route {route!r} answered with {readable(json.dumps(answer))}, without {name!r}")
-    return answer[name]
 
 
 async def abort(pool: Pool, options: Options, sink: str, attempts: Sequence[str]) -> bool:
@@ -386,17 +411,14 @@ async def abort(pool: Pool, options: Options, sink: str, attempts: Sequence[str]
     return True
 
 
-async def ask(pool: Pool, options: Options, route: str, question: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask until there is an answer. The request must be safe to repeat."""
-    return read_answer(await request(pool, options, route, json.dumps(question).encode(), passes), route)
+async def ask(pool: Pool, options: Options, route: str, question: Mapping[str, object], kind: type[T]) -> T:
+    """Ask until there is an answer of this kind. The request must be safe to repeat."""
+    return read_answer(await request(pool, options, route, json.dumps(question).encode(), passes), route, kind)
 
 
-def read_answer(data: bytes, route: str) -> dict[str, Any]:
-    """Return the JSON object of an answer. Raise ``SinkError`` for anything else."""
+def read_answer(data: bytes, route: str, kind: type[T]) -> T:
+    """Return the answer that JSON holds. Raise ``SinkError`` for anything else."""
     try:
-        answer = json.loads(data)
-    except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
-        raise SinkError(f"route {route!r} answered with no JSON object: {readable(data[:100])}")
-    return answer
+        return msgspec.json.decode(data, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise SinkError(f"route {route!r} answered with {readable(data[:100])}: {error}") from None

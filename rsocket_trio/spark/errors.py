@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import trio
 
@@ -38,8 +38,7 @@ PASSING_FOR_READS = (*PASSING, Canceled)
 class Explained(Exception):
     """The base of errors whose message says everything: a user of Spark gets it as one line, without a traceback."""
 
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        super().__init_subclass__(**arguments)
+    def __init_subclass__(cls) -> None:
         cls.__module__ = "rsocket_trio.spark"  # the name that the user can import
 
 

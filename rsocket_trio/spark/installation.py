@@ -44,17 +44,17 @@ def require_versions(least: Mapping[str, tuple[int, int]] = LEAST) -> None:
     """
     for name, needed in least.items():
         try:
-            found = str(getattr(import_module(name), "__version__", "of an unknown version"))
+            installed = str(getattr(import_module(name), "__version__", "of an unknown version"))
         except ModuleNotFoundError as error:
             if error.name != name:
                 raise
-            found = "none"
-        numbers = version_numbers(found)
+            installed = "none"
+        numbers = version_numbers(installed)
         if numbers is None or numbers < needed:
-            problem = f"needs {name} {needed[0]}.{needed[1]} or newer, {sys.executable} has {found}"
+            problem = f"needs {name} {needed[0]}.{needed[1]} or newer, {sys.executable} has {installed}"
             # Outside of the handler: the error stands alone.
             hide_traceback()
-            kind = ModuleNotFoundError if found == "none" else ImportError
+            kind = ModuleNotFoundError if installed == "none" else ImportError
             raise kind(f"rsocket_trio.spark {problem}: {install_command('spark')}", name=name)
 
 
@@ -120,8 +120,8 @@ def java_version(java: Path) -> int | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(match[1]) if match else None
 
 
 def bundled_java() -> Path | None:

@@ -10,7 +10,6 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import trio
@@ -108,7 +107,7 @@ class Reception:
     def _rows(self, payloads: list[Payload]) -> list[pa.RecordBatch]:
         if self._shape.is_arrow:
             return [batch for payload in payloads for batch in self._shape.of_payload(payload.data)]
-        records = [Record(number, one.data, one.metadata) for number, one in enumerate(payloads, self.end)]
+        records = [Record(number, payload.data, payload.metadata) for number, payload in enumerate(payloads, self.end)]
         return [self._shape.of_records(records, now_us())]
 
 
@@ -146,15 +145,15 @@ class LiveStreamReader(StreamReader):
     _rest: pa.RecordBatch | None = None
     """Rows behind them that came together with the last of them."""
 
-    def _to_offset(self, number: int) -> dict[str, Any]:
+    def _to_offset(self, number: int) -> dict[str, object]:
         return {"v": VERSION, "f": self._options.fingerprint, "n": number}
 
-    def _from_offset(self, offset: Mapping[str, Any]) -> int:
+    def _from_offset(self, offset: Mapping[str, object]) -> int:
         check_offset(offset, self._options.fingerprint)
-        return int(offset["n"])
+        return int(str(offset["n"]))
 
     @in_one_line
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, object]:
         """Return the offset at which a query without a checkpoint begins."""
         return self._to_offset(0)
 
@@ -164,7 +163,7 @@ class LiveStreamReader(StreamReader):
         return self._volume.default_limit(1)
 
     @in_one_line
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the end of the next micro-batch; ``start`` if there is nothing, or too little, to read."""
         begin = self._from_offset(start)
         if self._job is None:
@@ -203,7 +202,7 @@ class LiveStreamReader(StreamReader):
         self._first, self._last = self._last, self._last + rows
         self._planned = joined(taken) if rows else None
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def reportLatestOffset(self) -> dict[str, object] | None:
         """Return the offset behind the last planned row, for the query's progress."""
         return None if self._job is None else self._to_offset(self._last) | names_of(self._options, ())
 
@@ -215,7 +214,7 @@ class LiveStreamReader(StreamReader):
         )
 
     @in_one_line
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         """Plan the rows of a micro-batch. Raise ``DataLossError`` if it is one of an earlier process."""
         first, last = self._from_offset(start), self._from_offset(end)
         if self._planned is not None and (first, last) == (self._first, self._last):

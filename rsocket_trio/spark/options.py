@@ -24,11 +24,11 @@ from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.metadata.routes import LONGEST_TAG
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N
 from rsocket_trio.replay.log import reader_name
-from rsocket_trio.replay.requests import LONGEST_SINK
+from rsocket_trio.replay.requests import MAX_SINK_CHARACTERS
 from rsocket_trio.spark.errors import OptionError
 from rsocket_trio.transports.schemes import parse_uri
 
-Parser: TypeAlias = Callable[[str], Any]
+Parser: TypeAlias = Callable[[str], object]
 """From an option's text to its value; ``ValueError`` says what is wrong with it, without the option's name."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -78,15 +78,15 @@ def route_name(written: str) -> str:
 
 def route_names(written: str) -> tuple[str, ...]:
     """Parse several routes with commas between them."""
-    found = tuple(one.strip() for one in words(written).split(","))
-    for one in found:
+    names = tuple(name.strip() for name in words(written).split(","))
+    for name in names:
         try:
-            route_name(one)
+            route_name(name)
         except ValueError as error:
             raise ValueError(f"has a route that {error}") from None
-        if found.count(one) > 1:
-            raise ValueError(f"names {one!r} twice")
-    return found
+        if names.count(name) > 1:
+            raise ValueError(f"names {name!r} twice")
+    return names
 
 
 def name_of_reader(written: str) -> str:
@@ -155,18 +155,18 @@ def number(low: int, high: int = MAX_POSITION) -> Parser:
 
 def size(written: str) -> int:
     """Parse bytes: ``1048576``, ``64k``, ``4 MiB``. All units are powers of 1024."""
-    found = _SIZE.fullmatch(written.strip())
-    if found is None:
+    match = _SIZE.fullmatch(written.strip())
+    if match is None:
         raise ValueError("is not a size such as 1048576, 64k or 4 MiB")
-    return between(int(Decimal(found[1]) * _SIZES[found[2].lower()]), 1, MAX_POSITION)
+    return between(int(Decimal(match[1]) * _SIZES[match[2].lower()]), 1, MAX_POSITION)
 
 
 def seconds(written: str) -> float:
     """Return a time: ``500ms``, ``20s``, ``15m``, ``1h``; a bare number is seconds."""
-    found = _TIME.fullmatch(written.strip())
-    if found is None:
+    match = _TIME.fullmatch(written.strip())
+    if match is None:
         raise ValueError("is not a time such as 500ms, 20s or 15m")
-    value = float(found[1]) * _TIMES[(found[2] or "s").lower()]
+    value = float(match[1]) * _TIMES[(match[2] or "s").lower()]
     if not 0.001 <= value <= 2_147_483:
         raise ValueError("must be between 1ms and 24d")
     return value
@@ -174,19 +174,19 @@ def seconds(written: str) -> float:
 
 def uris(written: str) -> tuple[str, ...]:
     """Return one URI, or several with commas between them."""
-    found = tuple(one.strip() for one in written.split(",") if one.strip())
-    if not found:
+    result = tuple(uri.strip() for uri in written.split(",") if uri.strip())
+    if not result:
         raise ValueError("is empty")
     # Other names of tls://.
-    found = tuple(re.sub(r"^tcps://", "tls://", one) for one in found)
-    for one in found:
+    result = tuple(re.sub(r"^tcps://", "tls://", uri) for uri in result)
+    for uri in result:
         try:
-            parse_uri(one)
+            parse_uri(uri)
         except ValueError as error:
             # Of a text with an @ nothing is quoted: a password may be anywhere in it, with commas and slashes as well.
-            said = NO_PASSWORDS if "@" in written else str(error).replace(one, shown_uri(one))
-            raise ValueError(f"is wrong: {said}") from None
-    return found
+            problem = NO_PASSWORDS if "@" in written else str(error).replace(uri, shown_uri(uri))
+            raise ValueError(f"is wrong: {problem}") from None
+    return result
 
 
 def read_positions(written: str) -> Positions:
@@ -195,10 +195,10 @@ def read_positions(written: str) -> Positions:
     if word in (EARLIEST, LATEST):
         return word
     try:
-        found = json.loads(written)
+        positions = json.loads(written)
     except (ValueError, RecursionError):
         raise ValueError('is neither earliest, latest nor JSON such as {"0": 1234}') from None
-    return tuple(sorted(position_map(found).items()))
+    return tuple(sorted(position_map(positions).items()))
 
 
 def read_times(written: str) -> Times:
@@ -206,16 +206,15 @@ def read_times(written: str) -> Times:
     if not written.lstrip().startswith("{"):
         return ((("", None), microseconds(written.strip())),)
     try:
-        found = json.loads(written)
+        times = json.loads(written)
     except (ValueError, RecursionError):
         raise ValueError('is no JSON such as {"0": 1767225600000000}') from None
     result: dict[tuple[str, int | None], int] = {}
-    for name, part in found.items():
+    for name, part in times.items():
         if isinstance(part, Mapping):
-            for text, partition in partitions_of(part).items():
-                result[name, partition] = microseconds(part[text])
+            result |= {(name, partition): microseconds(time) for partition, time in partitions_of(part).items()}
         elif re.fullmatch(r"\d+", name, re.ASCII):
-            result["", partitions_of({name: part})[name]] = microseconds(part)
+            result |= {("", partition): microseconds(time) for partition, time in partitions_of({name: part}).items()}
         else:
             result[name, None] = microseconds(part)
     if not result or any(not route and partition is None for route, partition in result):
@@ -223,38 +222,37 @@ def read_times(written: str) -> Times:
     return tuple(result.items())
 
 
-def microseconds(said: object) -> int:
+def microseconds(time: object) -> int:
     """Return a time in microseconds since 1970 from such a number, or from a text as ISO 8601 has it, in UTC unless it
     says otherwise. A number of 13 digits is refused: it is one of milliseconds, as those of Kafka's source are.
     """
-    if re.fullmatch(r"\d{13}", str(said), re.ASCII):
-        raise ValueError(f"has a time {said} in milliseconds: it takes microseconds since 1970, such as {said}000")
-    if isinstance(said, str) and not re.fullmatch(r"\d+", said, re.ASCII):
+    if re.fullmatch(r"\d{13}", str(time), re.ASCII):
+        raise ValueError(f"has a time {time} in milliseconds: it takes microseconds since 1970, such as {time}000")
+    if isinstance(time, str) and not re.fullmatch(r"\d+", time, re.ASCII):
         try:
-            moment = datetime.fromisoformat(said)
+            moment = datetime.fromisoformat(time)
         except ValueError:
             raise ValueError(
-                f"has a time {said!r}: neither microseconds since 1970 nor a text such as 2026-01-31T12:00:00Z"
+                f"has a time {time!r}: neither microseconds since 1970 nor a text such as 2026-01-31T12:00:00Z"
             ) from None
         moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         number = (moment - EPOCH) // timedelta(microseconds=1)
-    elif isinstance(said, str) or type(said) is int:
-        number = int(said) if len(str(said)) < 20 else MAX_POSITION + 1
+    elif isinstance(time, str) or type(time) is int:
+        number = int(time) if len(str(time)) < 20 else MAX_POSITION + 1
     else:
-        raise ValueError(f"has a time {said!r} that is neither a number nor a text")
+        raise ValueError(f"has a time {time!r} that is neither a number nor a text")
     if not 0 <= number <= MAX_POSITION:
-        raise ValueError(f"has a time {said!r}: must be between 1970 and 2^63 - 1 microseconds later")
+        raise ValueError(f"has a time {time!r}: must be between 1970 and 2^63 - 1 microseconds later")
     return number
 
 
-def position_map(found: object) -> dict[Place, int]:
+def position_map(positions: object) -> dict[Place, int]:
     """Return positions from JSON, by partition, or by route and partition. Raise ``ValueError`` naming the invalid
     part.
     """
     result: dict[Place, int] = {}
-    for route, by_partition in by_route(found).items():
-        for text, partition in partitions_of(by_partition).items():
-            position = by_partition[text]
+    for route, by_partition in by_route(positions).items():
+        for partition, position in partitions_of(by_partition).items():
             if type(position) is not int or not 0 <= position <= MAX_POSITION:
                 where = place_name((route, partition))
                 raise ValueError(f"has a position {position!r} of {where} that is not a whole number")
@@ -262,13 +260,13 @@ def position_map(found: object) -> dict[Place, int]:
     return result
 
 
-def by_route(found: object) -> dict[str, Any]:
+def by_route(content: object) -> dict[str, object]:
     """Return the parts of a JSON object by the routes that name them, all of it for an empty one if none does."""
-    if isinstance(found, Mapping) and found and all(isinstance(one, Mapping) for one in found.values()):
-        if not all(found):
+    if isinstance(content, Mapping) and content and all(isinstance(part, Mapping) for part in content.values()):
+        if not all(content):
             raise ValueError("has a route that is empty")
-        return dict(found)
-    return {"": found}
+        return dict(content)
+    return {"": content}
 
 
 def place_name(place: Place) -> str:
@@ -277,15 +275,15 @@ def place_name(place: Place) -> str:
     return f"partition {partition} of route {route!r}" if route else f"partition {partition}"
 
 
-def partitions_of(found: object) -> dict[Any, int]:
-    """Return the partitions that the keys of a JSON object name, by key. Raise ``ValueError``."""
-    if not isinstance(found, Mapping) or not found:
+def partitions_of(content: object) -> dict[int, object]:
+    """Return the values of a JSON object by the partitions that its keys name. Raise ``ValueError``."""
+    if not isinstance(content, Mapping) or not content:
         raise ValueError('must be an object such as {"0": 1234}')
-    for key in found:
+    for key in content:
         # One way to write each, so that none is named twice.
         if not re.fullmatch(r"0|[1-9]\d{0,8}", str(key), re.ASCII):
             raise ValueError(f"has a partition {key!r} that is not a whole number")
-    return {key: int(key) for key in found}
+    return {int(key): value for key, value in content.items()}
 
 
 def between(value: int, low: int, high: int) -> int:
@@ -369,8 +367,8 @@ def _redacted(value: object) -> str:
     return REDACTED if value else repr(value)
 
 
-def _without_queries(found: tuple[str, ...]) -> str:
-    return repr(tuple(map(shown_uri, found)))
+def _without_queries(values: tuple[str, ...]) -> str:
+    return repr(tuple(map(shown_uri, values)))
 
 
 @attrs.frozen(kw_only=True)
@@ -417,7 +415,7 @@ class Options:
     reader: str | None = row("reader", name_of_reader, None, Use.STREAM_READ, "name under which the server keeps how far this query is, 1 to 64 letters, digits, `-`, `_` and `.`: it drops no row before; with `positions=server`")
     delivery: str = row("delivery", choice("exactlyOnce", "atLeastOnce"), "atLeastOnce", Use.WRITE, "what is promised when tasks or the query are repeated")
     in_flight: int = row("inFlight", number(1, 1_000_000), "256", Use.WRITE, "requests of a task that wait for their answers")
-    sink_id: str | None = row("sinkId", short(LONGEST_SINK), None, Use.WRITE, "what the server keeps its ledger by: another for each checkpoint; a batch write counts once under it", shown_default="id of the query")
+    sink_id: str | None = row("sinkId", short(MAX_SINK_CHARACTERS), None, Use.WRITE, "what the server keeps its ledger by: another for each checkpoint; a batch write counts once under it", shown_default="id of the query")
     batch: int | None = row("batch", number(0), None, Use.BATCH_WRITE, "number of a batch in `foreachBatch`, with `sinkId`: counts once, as `delivery=exactlyOnce`, and is skipped if the server has it already")
     take_over: bool = row("takeOver", flag, "false", Use.WRITE, "pass the sink `sinkId` of another query to this one, once; the other never commits again")
     error_policy: str = row("errorPolicy", choice("fail", "skip"), "fail", Use.WRITE, "`skip` counts rows that the server refused, and goes on")
@@ -488,14 +486,14 @@ ROUTE_OPTIONS: Final = {"route": "route", "routes": "routes", "route_pattern": "
 """The options that say which routes are read, one of which is needed: by their fields."""
 
 
-def parse_options(given: Mapping[str, str], use: Use = Use.ANY) -> Options:
+def parse_options(texts: Mapping[str, str], use: Use = Use.ANY) -> Options:
     """Parse the options of a query. Raise ``OptionError`` that names the option.
 
     While the use of the source is not known yet, ``use`` is ``ANY``: then every option is parsed, and the checks that
     depend on the use are left for later.
     """
-    found: dict[str, Any] = {}
-    for key, written in given.items():
+    values: dict[str, Any] = {}
+    for key, written in texts.items():
         name = ALIASES.get(key.lower(), key.lower())
         if name in SPARKS_OWN:
             continue
@@ -504,22 +502,22 @@ def parse_options(given: Mapping[str, str], use: Use = Use.ANY) -> Options:
         field, known = KNOWN[name]
         if not known.use & use:
             raise OptionError(f"option {known.name!r} is not for {_used_for(use)}: it is for {_used_for(known.use)}")
-        if field in found:
+        if field in values:
             raise OptionError(f"option {known.name!r} is given twice, also as {key!r}")
-        found[field] = _parsed(known, written)
-    if found.get("uris") is None:
+        values[field] = _parsed(known, written)
+    if values.get("uris") is None:
         raise OptionError("option 'path' is missing")
-    routes = [name for field, name in ROUTE_OPTIONS.items() if found.get(field) is not None]
+    routes = [name for field, name in ROUTE_OPTIONS.items() if values.get(field) is not None]
     if not routes:
         raise OptionError("option 'route' is missing")
     if len(routes) > 1:
         raise OptionError(f"options {routes[0]!r} and {routes[1]!r} exclude each other")
-    if "batch" in found:
-        found.setdefault("delivery", "exactlyOnce")
-    return Options(**{"route": ""} | found)
+    if "batch" in values:
+        values.setdefault("delivery", "exactlyOnce")
+    return Options(**{"route": ""} | values)
 
 
-def _parsed(known: Row, written: str) -> Any:
+def _parsed(known: Row, written: str) -> object:
     try:
         written.encode()
         return known.parse(written)
@@ -538,7 +536,7 @@ def _nearest(name: str) -> str:
 
 
 def _used_for(use: Use) -> str:
-    return ", ".join(name for one, name in USE_NAMES.items() if one & use)
+    return ", ".join(name for flag, name in USE_NAMES.items() if flag & use)
 
 
 # Options that belong together
@@ -577,7 +575,7 @@ def checked(options: Options, use: Use) -> Options:
 
 def _of_connections(options: Options) -> Iterator[Rule]:
     kind, bearer = options.auth_type, options.auth_token
-    simple = [one is not None for one in (options.auth_user, options.auth_password)]
+    simple = [part is not None for part in (options.auth_user, options.auth_password)]
     yield kind is None and (any(simple) or bearer is not None), "option 'auth.type' is missing: simple or bearer"
     yield kind == "simple" and not all(simple), "option 'auth.type' simple needs 'auth.user' and 'auth.password'"
     yield kind == "simple" and bearer is not None, "option 'auth.token' is for 'auth.type' bearer"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         QueryProgressEvent,
         QueryStartedEvent,
         QueryTerminatedEvent,
+        SourceProgress,
     )
 
 logger = logging.getLogger("rsocket_trio.spark")
@@ -62,15 +63,15 @@ class RouteProgress:
     @property
     def behind(self) -> dict[str, float]:
         """Return how many positions the partitions are behind: ``min``, ``average`` and ``max`` of them."""
-        found = [place.behind for place in self.partitions.values()] or [0]
-        return {"min": min(found), "average": sum(found) / len(found), "max": max(found)}
+        counts = [place.behind for place in self.partitions.values()] or [0]
+        return {"min": min(counts), "average": sum(counts) / len(counts), "max": max(counts)}
 
     @property
     def description(self) -> str:
         """Return what Spark's own description of the source lacks."""
         return f"rsocket {self.route} at {self.server}"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return all of it as a JSON object."""
         partitions = {
             str(number): {"position": place.position, "latest": place.latest, "behind": place.behind}
@@ -84,40 +85,40 @@ class RouteProgress:
         }
 
 
-def routes_of(source: Any) -> list[RouteProgress]:
+def routes_of(source: SourceProgress) -> list[RouteProgress]:
     """Return the routes of one source of a query's progress: none for another kind of source.
 
     Spark shows no more of a source in Python than its offsets, so everything else is in ``latestOffset``. This is the
     one place that reads offsets of progress.
     """
-    latest, start, end = (_offset(one) for one in (source.latestOffset, source.startOffset, source.endOffset))
+    latest, start, end = (_offset(written) for written in (source.latestOffset, source.startOffset, source.endOffset))
     if "server" not in latest or not isinstance(latest.get("routes"), list):
         return []
     if "i" in end:
         start = {"p": end["i"]}  # of a batch with a beginning of its own
-    found = []
+    routes = []
     for route in latest["routes"]:
         tops, starts, ends = (_positions(offset, route) for offset in (latest, start, end))
         places = {partition: Place(ends.get(partition, 0), top) for partition, top in tops.items()}
         read = sum(max(position - starts.get(partition, 0), 0) for partition, position in ends.items())
-        found.append(RouteProgress(str(latest["server"]), route, places, int(source.numInputRows), read))
-    return found
+        routes.append(RouteProgress(str(latest["server"]), route, places, int(source.numInputRows), read))
+    return routes
 
 
 def _offset(written: object) -> Mapping[str, Any]:
     try:
-        found = json.loads(written) if isinstance(written, str) else written
+        offset = json.loads(written) if isinstance(written, str) else written
     except ValueError:
-        found = None
-    return found if isinstance(found, Mapping) else {}
+        offset = None
+    return offset if isinstance(offset, Mapping) else {}
 
 
 def _positions(offset: Mapping[str, Any], route: str) -> dict[int, int]:
     """Return the positions in an offset: by partition, those of one route, or the one number of a live stream."""
-    found = offset.get("p", {0: offset.get("n")})
-    if isinstance(found.get(route), Mapping):
-        found = found[route]
-    return {int(partition): position for partition, position in found.items() if type(position) is int}
+    positions = offset.get("p", {0: offset.get("n")})
+    if isinstance(positions.get(route), Mapping):
+        positions = positions[route]
+    return {int(partition): position for partition, position in positions.items() if type(position) is int}
 
 
 @attrs.define
@@ -137,10 +138,9 @@ class QueryState:
         """Return the query's name, or its id."""
         return self.name or self.id
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return all of it as a JSON object."""
-        said = {"id": self.id, "run": self.run, "name": self.name, "batch": self.batch, "timestamp": self.timestamp}
-        return said | {"rows_total": self.rows_total, "routes": [route.as_json() for route in self.routes]}
+        return attrs.asdict(self, recurse=False) | {"routes": [route.as_json() for route in self.routes]}
 
 
 # The listener
@@ -166,8 +166,8 @@ class Progress(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Take the progress of a query from ``event``, and log a line for each route."""
         progress = event.progress
-        found = [(int(source.numInputRows), routes_of(source)) for source in progress.sources]
-        routes = [route for _, of_source in found for route in of_source]
+        sources = [(int(source.numInputRows), routes_of(source)) for source in progress.sources]
+        routes = [route for _, of_source in sources for route in of_source]
         if not routes:
             return
         state = QueryState(
@@ -176,11 +176,12 @@ class Progress(StreamingQueryListener):
         with self._lock:
             before = self._queries.get(state.run)
             # Those of other kinds of sources in the same query are left out.
-            state.rows_total = sum(rows for rows, of_source in found if of_source)
+            state.rows_total = sum(rows for rows, of_source in sources if of_source)
             state.rows_total += 0 if before is None else before.rows_total
-            known = {} if before is None else {(one.server, one.route): one.read_total for one in before.routes}
+            known = {} if before is None else {(route.server, route.route): route.read_total for route in before.routes}
             state.routes = routes = [
-                attrs.evolve(one, read_total=one.read + known.get((one.server, one.route), 0)) for one in routes
+                attrs.evolve(route, read_total=route.read + known.get((route.server, route.route), 0))
+                for route in routes
             ]
             self._queries[state.run] = state
         for route in routes:
@@ -230,12 +231,11 @@ class Progress(StreamingQueryListener):
 def line_of(state: QueryState, route: RouteProgress) -> str:
     """Return the log line for one route of a query."""
     behind, partitions = route.behind, len(route.partitions)
-    said = (
+    return (
         f"query {state.shown}, batch {state.batch}: {route.rows} rows, {behind['min']} to {behind['max']} positions "
         f"behind (average {behind['average']:.1f}) in {partitions} partition{'s' * (partitions != 1)} of "
-        f"route {route.route!r} at {route.server}"
+        f"route {route.route!r} at {route.server}; so far {route.read_total} rows"
     )
-    return f"{said}; so far {route.read_total} rows"
 
 
 # Prometheus
@@ -270,9 +270,9 @@ def exposed(states: list[QueryState]) -> str:
                 say(f"positions_behind_latest_{name}", value, **labels)
             say("read_total", route.read_total, **labels)
     lines: list[str] = []
-    for (name, kind, meaning), found in samples.items():
-        if found:
-            lines += [f"# HELP {PREFIX}{name} {meaning}", f"# TYPE {PREFIX}{name} {kind}", *found]
+    for (name, kind, meaning), values in samples.items():
+        if values:
+            lines += [f"# HELP {PREFIX}{name} {meaning}", f"# TYPE {PREFIX}{name} {kind}", *values]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -286,7 +286,7 @@ def _handler_of(progress: Progress) -> type[http.server.BaseHTTPRequestHandler]:
         "/json": ("application/json", progress.json),
     }
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class PageHandler(http.server.BaseHTTPRequestHandler):
         timeout = 10
 
         def do_GET(self) -> None:
@@ -304,4 +304,4 @@ def _handler_of(progress: Progress) -> type[http.server.BaseHTTPRequestHandler]:
         def log_message(self, format: str, *arguments: object) -> None:
             logger.debug("progress: %s", format % arguments)
 
-    return Handler
+    return PageHandler

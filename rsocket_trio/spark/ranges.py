@@ -8,20 +8,20 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
+import msgspec
 from pyspark.sql.datasource import InputPartition
 
+from rsocket_trio.replay.requests import Whole
+from rsocket_trio.replay.source_routes import Bounds
 from rsocket_trio.spark.errors import CheckpointError, OptionError
 from rsocket_trio.spark.options import (
     EARLIEST,
-    LATEST,
-    MAX_POSITION,
     Place,
     Positions,
     Times,
-    partitions_of,
     place_name,
     position_map,
 )
@@ -35,18 +35,6 @@ ROUTES_VERSION = 2
 
 PositionMap: TypeAlias = dict[Place, int]
 """By route and partition: the next position to read."""
-
-
-@attrs.frozen
-class Bounds:
-    """The positions that a partition of the server has: from ``earliest`` up to, and without, ``latest``.
-
-    ``at`` is the position of a time that was asked for.
-    """
-
-    earliest: int
-    latest: int
-    at: int | None = None
 
 
 @attrs.frozen
@@ -84,18 +72,9 @@ class RangePartition(InputPartition):
 def parse_bounds(answer: bytes) -> dict[int, Bounds]:
     """Parse a server's answer about its partitions. Raise ``ValueError`` if it is malformed."""
     try:
-        found = json.loads(answer)
-        bounds = {
-            partition: Bounds(found[text]["earliest"], found[text]["latest"], found[text].get("at"))
-            for text, partition in partitions_of(found).items()
-        }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ValueError(f"not an answer about partitions: {answer[:200]!r}") from None
-    for partition, one in bounds.items():
-        if not (type(one.earliest) is type(one.latest) is int and 0 <= one.earliest <= one.latest <= MAX_POSITION):
-            raise ValueError(f"partition {partition} from {one.earliest} to {one.latest}: not possible")
-        if one.at is not None and not (type(one.at) is int and one.earliest <= one.at <= one.latest):
-            raise ValueError(f"a time at {one.at!r} of partition {partition}: not possible")
+        bounds = msgspec.json.decode(answer, type=dict[Whole, Bounds])
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not an answer about partitions: {answer[:200]!r}: {error}") from None
     if not bounds:
         raise ValueError("the server has no partitions")
     return dict(sorted(bounds.items()))
@@ -106,7 +85,7 @@ def parse_bounds(answer: bytes) -> dict[int, Bounds]:
 
 def to_offset(
     fingerprint: str, positions: Mapping[Place, int], first: Mapping[Place, int] | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the offset that Spark keeps for positions: a JSON object with its keys in order.
 
     The end of a query's first batch also holds its beginning, ``first``, and so does that of a batch with new routes.
@@ -116,35 +95,35 @@ def to_offset(
     return offset if first is None else offset | {"i": _by_text(first)}
 
 
-def _by_text(positions: Mapping[Place, int]) -> dict[str, Any]:
-    found: dict[str, dict[str, int]] = {}
+def _by_text(positions: Mapping[Place, int]) -> Mapping[str, object]:
+    texts: dict[str, dict[str, int]] = {}
     for route, partition in sorted(positions):
-        found.setdefault(route, {})[str(partition)] = positions[route, partition]
-    return found.get("", found)
+        texts.setdefault(route, {})[str(partition)] = positions[route, partition]
+    return texts.get("") or texts
 
 
-def from_offset(offset: Mapping[str, Any], fingerprint: str) -> PositionMap:
+def from_offset(offset: Mapping[str, object], fingerprint: str) -> PositionMap:
     """Return the positions of an offset. Raise ``CheckpointError`` for one of another version or other options."""
     return _positions(offset, fingerprint, "p")
 
 
-def first_of(offset: Mapping[str, Any], fingerprint: str) -> PositionMap | None:
+def first_of(offset: Mapping[str, object], fingerprint: str) -> PositionMap | None:
     """Return the beginning of a query's first batch from its end, else ``None``. Raise as ``from_offset`` does."""
     return _positions(offset, fingerprint, "i") if "i" in offset else None
 
 
-def _positions(offset: Mapping[str, Any], fingerprint: str, key: str) -> PositionMap:
+def _positions(offset: Mapping[str, object], fingerprint: str, key: str) -> PositionMap:
     check_offset(offset, fingerprint)
     try:
-        found = position_map(offset[key])
+        positions = position_map(offset[key])
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"the checkpoint's offset {json.dumps(offset)} can't be read: {error}") from None
-    if any(bool(route) is not (offset["v"] == ROUTES_VERSION) for route, _ in found):
+    if any(bool(route) is not (offset["v"] == ROUTES_VERSION) for route, _ in positions):
         raise CheckpointError(f"the checkpoint's offset {json.dumps(offset)} can't be read: not as in its version")
-    return found
+    return positions
 
 
-def check_offset(offset: Mapping[str, Any], fingerprint: str) -> None:
+def check_offset(offset: Mapping[str, object], fingerprint: str) -> None:
     """Raise ``CheckpointError`` unless an offset was made by these options and by this version of the format."""
     if offset.get("v") not in (VERSION, ROUTES_VERSION):
         raise CheckpointError(
@@ -160,41 +139,36 @@ def check_offset(offset: Mapping[str, Any], fingerprint: str) -> None:
 # Planning
 
 
-def resolve(wanted: Positions, bounds: Mapping[Place, Bounds], name: str) -> PositionMap:
+def resolve(option: Positions, bounds: Mapping[Place, Bounds], name: str) -> PositionMap:
     """Return an option's position in each partition; partitions that JSON leaves out begin at their earliest.
 
     Raise ``OptionError`` for a route or a partition that the server does not have.
     """
-    if wanted == EARLIEST:
-        return {place: one.earliest for place, one in bounds.items()}
-    if wanted == LATEST:
-        return {place: one.latest for place, one in bounds.items()}
-    assert not isinstance(wanted, str)
-    given = dict(wanted)
-    check_places(given, bounds, name)
-    default = {place: one.earliest if name == "startingPosition" else one.latest for place, one in bounds.items()}
-    return default | given
+    named = {} if isinstance(option, str) else dict(option)
+    check_places(named, bounds, name)
+    is_start = option == EARLIEST if isinstance(option, str) else name == "startingPosition"
+    return {place: edges.earliest if is_start else edges.latest for place, edges in bounds.items()} | named
 
 
-def times_at(wanted: Times, bounds: Mapping[Place, Bounds], name: str) -> dict[Place, int]:
+def times_at(option: Times, bounds: Mapping[Place, Bounds], name: str) -> dict[Place, int]:
     """Return the time of each partition that the option ``name`` has times for. Raise ``OptionError``."""
-    found: dict[Place, int] = {}
+    times: dict[Place, int] = {}
     # One time for all comes first, and a partition of its own last: the narrower one holds.
-    for (route, partition), time in sorted(wanted, key=lambda pair: (bool(pair[0][0]), pair[0][1] is not None)):
+    for (route, partition), time in sorted(option, key=lambda pair: (bool(pair[0][0]), pair[0][1] is not None)):
         if partition is not None:
             check_places([(route, partition)], bounds, name)
-            found[route, partition] = time
+            times[route, partition] = time
             continue
         places = [place for place in bounds if not route or place[0] == route]
         if not places:
             raise OptionError(f"option {name!r} names route {route!r}, those that are read are {routes_at(bounds)}")
-        found |= dict.fromkeys(places, time)
-    return found
+        times |= dict.fromkeys(places, time)
+    return times
 
 
-def check_places(given: Collection[Place], bounds: Mapping[Place, Bounds], name: str) -> None:
+def check_places(places: Collection[Place], bounds: Mapping[Place, Bounds], name: str) -> None:
     """Raise ``OptionError`` if an option names a route or a partition that the server does not have."""
-    unknown = sorted(set(given) - bounds.keys())
+    unknown = sorted(set(places) - bounds.keys())
     if unknown:
         route = unknown[0][0]
         there = partitions_at(bounds, route)
@@ -205,7 +179,7 @@ def check_places(given: Collection[Place], bounds: Mapping[Place, Bounds], name:
 
 def partitions_at(places: Iterable[Place], route: str) -> list[int]:
     """Return the partitions of a route."""
-    return [partition for found, partition in places if found == route]
+    return [partition for name, partition in places if name == route]
 
 
 def routes_at(places: Iterable[Place]) -> str:
@@ -226,7 +200,7 @@ def advance(start: Mapping[Place, int], latest: Mapping[Place, int], limit: int 
     shares = {place: available[place] * limit // total for place in begin}
     # The remainder of rounding down goes to the partitions with most to read.
     left = limit - sum(shares.values())
-    for place in sorted(begin, key=lambda one: (-available[one], one)):
+    for place in sorted(begin, key=lambda key: (-available[key], key)):
         more = min(left, available[place] - shares[place])
         shares[place] += more
         left -= more
@@ -244,30 +218,30 @@ def ranges_between(start: Mapping[Place, int], end: Mapping[Place, int]) -> list
 
 def split(ranges: Sequence[Range], pieces: int | None) -> list[Range]:
     """Cut the ranges into at least ``pieces``, if there are rows for so many; the largest are cut most."""
-    total = sum(one.size for one in ranges)
+    total = sum(whole.size for whole in ranges)
     if not pieces or len(ranges) >= pieces or not total:
         return list(ranges)
-    counts = [min(max(1, one.size * pieces // total), one.size) for one in ranges]
+    counts = [min(max(1, whole.size * pieces // total), whole.size) for whole in ranges]
     while sum(counts) < min(pieces, total):
         # The one whose pieces are largest gets one more.
         index = max(range(len(ranges)), key=lambda i: (ranges[i].size / counts[i], -i))
         counts[index] += 1
-    return [piece for one, count in zip(ranges, counts, strict=True) for piece in _cut(one, count)]
+    return [piece for whole, count in zip(ranges, counts, strict=True) for piece in _cut(whole, count)]
 
 
 def gathered(ranges: Iterable[Range]) -> list[list[Range]]:
     """Return the ranges of each task: small ones are read together."""
     tasks: list[list[Range]] = []
     rows = 0
-    for one in ranges:
-        if not tasks or rows + one.size > MAX_TASK_ROWS:
+    for small in ranges:
+        if not tasks or rows + small.size > MAX_TASK_ROWS:
             tasks.append([])
             rows = 0
-        tasks[-1].append(one)
-        rows += one.size
+        tasks[-1].append(small)
+        rows += small.size
     return tasks
 
 
-def _cut(one: Range, count: int) -> list[Range]:
-    edges = [one.start + one.size * number // count for number in range(count + 1)]
-    return [Range(one.partition, low, high, one.route) for low, high in itertools.pairwise(edges)]
+def _cut(whole: Range, count: int) -> list[Range]:
+    edges = [whole.start + whole.size * number // count for number in range(count + 1)]
+    return [Range(whole.partition, low, high, whole.route) for low, high in itertools.pairwise(edges)]

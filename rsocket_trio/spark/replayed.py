@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import pyarrow as pa
@@ -22,11 +22,12 @@ from rsocket_trio.payload import Payload
 from rsocket_trio.replay.element_metadata import Placed, read_placed
 from rsocket_trio.replay.elements import ARROW, Pack, Record, now_us
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, TopicGone, UnknownPartition
+from rsocket_trio.replay.source_routes import Bounds
 from rsocket_trio.spark.background import Taker, background
 from rsocket_trio.spark.connections import Pool, Tries, target_of
 from rsocket_trio.spark.errors import PASSING_FOR_READS, DataLossError, is_missing_route
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.ranges import Bounds, Range
+from rsocket_trio.spark.ranges import Range
 from rsocket_trio.spark.rows import RowShape, rows_of, several_rows
 from rsocket_trio.spark.server_sources import bounds_at, explaining
 
@@ -216,7 +217,7 @@ class Fetch:
         """
         options, cursor = self._options, self.cursor
         began = cursor.position
-        request: dict[str, Any] = {"partition": cursor.partition, "from": began, "to": cursor.end}
+        request: dict[str, object] = {"partition": cursor.partition, "from": began, "to": cursor.end}
         if not self._shape.is_arrow:
             # A server that does not know the field sends single rows.
             request["pack"] = [ARROW]
@@ -261,10 +262,10 @@ class Fetch:
 def rows_of_ranges(ranges: Iterable[Range], options: Options, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of ranges, one behind the other, in a task."""
     pool = background().pool
-    for one in ranges:
-        if one.size:
-            of_route = options.of_route(one.route)
-            read = partial(fetch, pool, of_route, one, schema=schema)
+    for span in ranges:
+        if span.size:
+            of_route = options.of_route(span.route)
+            read = partial(fetch, pool, of_route, span, schema=schema)
             yield from rows_of(partial(explaining, pool, of_route, read), of_route)
 
 

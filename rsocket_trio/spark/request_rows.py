@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import attrs
 import pyarrow as pa
@@ -18,7 +18,7 @@ from rsocket_trio.metadata.composite import spans
 from rsocket_trio.replay.arrow_packs import HEADERS_TYPE as PACK_HEADERS
 from rsocket_trio.replay.arrow_packs import encoded, pack_of
 from rsocket_trio.replay.element_metadata import HEADERS, KEY, NULL, PACK, RECORD_METADATA, ROWS, WRITE
-from rsocket_trio.replay.elements import ARROW, LONGEST_ENTRY, LONGEST_NAME, PACK_BYTES, PACK_ROWS, encode_headers
+from rsocket_trio.replay.elements import ARROW, MAX_ENTRY_BYTES, MAX_NAME_BYTES, PACK_BYTES, PACK_ROWS, encode_headers
 from rsocket_trio.spark.errors import RowError, SchemaMismatchError
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.rows import HEADERS_TYPE, RAW_SCHEMA, ROUTE_COMMENT
@@ -67,13 +67,13 @@ def is_of_source(field: StructField) -> bool:
     return field.name.lower() == "route" and (field.metadata or {}).get("comment") == ROUTE_COMMENT
 
 
-def are_headers(found: DataType) -> bool:
+def are_headers(kind: DataType) -> bool:
     """Return whether a type is one of names and contents; true of types that are no arrays and no maps."""
-    if isinstance(found, MapType):
-        return isinstance(found.keyType, StringType) and isinstance(found.valueType, TEXT_OR_BYTES)
-    if not isinstance(found, ArrayType):
+    if isinstance(kind, MapType):
+        return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, TEXT_OR_BYTES)
+    if not isinstance(kind, ArrayType):
         return True
-    header = found.elementType
+    header = kind.elementType
     if not isinstance(header, StructType) or header.fieldNames() != ["name", "value"]:
         return False
     return isinstance(header["name"].dataType, StringType) and isinstance(header["value"].dataType, TEXT_OR_BYTES)
@@ -93,8 +93,8 @@ def _problems(schema: StructType, names: Sequence[str], options: Options) -> lis
         elif names.count(name) > 1:
             problems.append(f"column {field.name!r} comes twice")
         elif not isinstance(field.dataType, types) or not are_headers(field.dataType):
-            wanted = HEADERS_WANTED if name == "headers" else " or ".join(one.typeName().upper() for one in types)
-            problems.append(f"column {field.name!r} is {field.dataType.simpleString().upper()}, wanted is {wanted}")
+            expected = HEADERS_WANTED if name == "headers" else " or ".join(kind.typeName().upper() for kind in types)
+            problems.append(f"column {field.name!r} is {field.dataType.simpleString().upper()}, wanted is {expected}")
     if "route" in names and options.delivery == "exactlyOnce":
         problems.append("column 'route' needs a request for each row: delivery=atLeastOnce")
     return problems
@@ -179,7 +179,7 @@ class Encoder:
         columns = self._columns or {}
         contents = {name: binary(batch, columns[name]) for name in ("data", "metadata", "key") if name in columns}
         longest = [pc.max(pc.binary_length(contents[name])).as_py() or 0 for name in contents if name != "data"]
-        if not self._takes_packs or max(longest, default=0) > LONGEST_ENTRY:
+        if not self._takes_packs or max(longest, default=0) > MAX_ENTRY_BYTES:
             return None
         if "headers" in columns:
             headers = header_lists(batch, columns["headers"])
@@ -210,8 +210,8 @@ class Encoder:
                     ("metadata", RECORD_METADATA, metadata),
                 ):
                     if content is not None:
-                        if len(content) > LONGEST_ENTRY:
-                            raise RowError(f"column {name!r} has {len(content)} bytes, the limit is {LONGEST_ENTRY}")
+                        if len(content) > MAX_ENTRY_BYTES:
+                            raise RowError(f"column {name!r} has {len(content)} bytes, the limit is {MAX_ENTRY_BYTES}")
                         entries.append(Entry(mime, content))
             except RowError as error:
                 problem = f"row {self._row} of the task can't be sent: {error}"
@@ -252,15 +252,29 @@ def header_lists(batch: pa.RecordBatch, index: int) -> pa.Array:
 
 def are_sendable(headers: pa.Array) -> bool:
     """Return whether all headers can be sent, as far as a look at the whole column tells."""
-    each = headers.flatten()
-    names = pc.struct_field(each, "name")
+    pairs = headers.flatten()
+    names = pc.struct_field(pairs, "name")
     longest = pc.max(pc.binary_length(names)).as_py() or 0
-    return not each.null_count and not names.null_count and longest <= LONGEST_NAME and headers.nbytes <= LONGEST_ENTRY
+    return (
+        not pairs.null_count
+        and not names.null_count
+        and longest <= MAX_NAME_BYTES
+        and headers.nbytes <= MAX_ENTRY_BYTES
+    )
 
 
-def encoded_headers(headers: Sequence[Mapping[str, Any] | None]) -> bytes:
+class HeaderRow(TypedDict):
+    """A header as a row has it."""
+
+    name: str | None
+    value: bytes | None
+
+
+def encoded_headers(headers: Sequence[HeaderRow | None]) -> bytes:
     """Encode the headers of a row. Raise ``RowError`` for one that has no name, or one that is too long."""
-    pairs = [(one["name"], one["value"]) for one in headers if one is not None and one["name"] is not None]
+    pairs = [
+        (header["name"], header["value"]) for header in headers if header is not None and header["name"] is not None
+    ]
     if len(pairs) < len(headers):
         raise RowError("column 'headers' has a header without a name")
     try:

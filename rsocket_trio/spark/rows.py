@@ -6,8 +6,8 @@ Spark compares the schema of the first batch only, and reads the others by it, s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -154,22 +154,22 @@ def arrow_batches(data: bytes, schema: pa.Schema, *, strict: bool = False) -> It
         raise SchemaMismatchError(f"a payload of {len(data)} bytes is no Arrow IPC stream: {error}") from None
 
 
-def mismatch(found: pa.Schema, wanted: pa.Schema, *, strict: bool = True) -> str:
+def mismatch(actual: pa.Schema, declared: pa.Schema, *, strict: bool = True) -> str:
     """Return the difference between the received columns and the wanted ones, as text; empty if they fit.
 
     The order of the columns is free, and a column that is never null fits one that may be. Unless ``strict``, there may
     be others, and those that may be null may be missing.
     """
-    problems = [f"column {name!r} is not wanted" for name in found.names if strict and name not in wanted.names]
-    for field in wanted:
-        count = found.names.count(field.name)
+    problems = [f"column {name!r} is not wanted" for name in actual.names if strict and name not in declared.names]
+    for field in declared:
+        count = actual.names.count(field.name)
         if count != 1:
             if count:
                 problems.append(f"column {field.name!r} comes twice")
             elif strict or not field.nullable:
                 problems.append(f"column {field.name!r} is missing{'' if field.nullable else ', and may not be null'}")
             continue
-        came = found.field(field.name)
+        came = actual.field(field.name)
         if came.type != field.type:
             problems.append(f"column {field.name!r} is {came.type}, wanted is {field.type}{_advice(came.type)}")
         elif came.nullable and not field.nullable:
@@ -206,7 +206,7 @@ def in_schema(columns: Mapping[str, pa.Array], rows: int, schema: pa.Schema) -> 
 # Joining
 
 
-def rows_of(produce: Callable[[Queue[pa.RecordBatch]], Any], options: Options) -> Iterator[pa.RecordBatch]:
+def rows_of(produce: Callable[[Queue[pa.RecordBatch]], Awaitable[None]], options: Options) -> Iterator[pa.RecordBatch]:
     """Yield the record batches that a task of the background produces; cancel it when the iterator is closed.
 
     Two batches may wait: so little is sent in vain to a reader that stops early.

@@ -6,14 +6,14 @@ import difflib
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import trio
 
 from rsocket_trio import Connection, ConnectionClosed, Rejected, RemoteProtocolError
 from rsocket_trio.errors import RSocketError, StreamError
 from rsocket_trio.replay.errors import TopicGone
-from rsocket_trio.replay.source_routes import SOURCES_ROUTE, Source, is_like, read_sources
+from rsocket_trio.replay.source_routes import SOURCES_ROUTE, Bounds, Source, is_like, read_sources
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.connections import Pool, request, request_over, target_of
 from rsocket_trio.spark.errors import (
@@ -26,7 +26,7 @@ from rsocket_trio.spark.errors import (
     unread,
 )
 from rsocket_trio.spark.options import Options, Place, Times, Use, checked, parse_options, place_name
-from rsocket_trio.spark.ranges import Bounds, PositionMap, parse_bounds, times_at
+from rsocket_trio.spark.ranges import PositionMap, parse_bounds, times_at
 
 T = TypeVar("T")
 
@@ -102,11 +102,11 @@ async def ask_times(
     by_route: dict[str, dict[int, int]] = {}
     for (route, partition), time in by_place.items():
         by_route.setdefault(route, {})[partition] = time
-    found = await _bounds_of(pool, options, by_route)
+    answered = await _bounds_of(pool, options, by_route)
     is_start = name == "startingTimestamp"
-    positions = {place: one.earliest if is_start else one.latest for place, one in bounds.items()}
+    positions = {place: edges.earliest if is_start else edges.latest for place, edges in bounds.items()}
     for place in by_place:
-        at = found[place].at if place in found else None
+        at = answered[place].at if place in answered else None
         if at is None:
             raise OptionError(
                 f"option {name!r}: the server at {options.shown_uris} does not look for times in "
@@ -121,14 +121,14 @@ async def _bounds_of(
     pool: Pool, options: Options, times: Mapping[str, Mapping[int, int] | None], may_go: Collection[str] = ()
 ) -> dict[Place, Bounds]:
     """Return the bounds of routes, with the positions of times by partition. Those in ``may_go`` may be gone."""
-    found: dict[str, dict[int, Bounds]] = {}
+    answers: dict[str, dict[int, Bounds]] = {}
     problems: list[tuple[str, Exception]] = []
     limit = trio.CapacityLimiter(MAX_ROUTES_AT_ONCE)
 
     async def ask_one(route: str) -> None:
         async with limit:
             try:
-                found[route] = await ask_bounds(pool, options.of_route(route), times[route])
+                answers[route] = await ask_bounds(pool, options.of_route(route), times[route])
             except (RSocketError, *PASSING_FOR_READS, OptionError) as error:
                 if route not in may_go or not is_missing_route(error):
                     problems.append((route, error))
@@ -139,7 +139,7 @@ async def _bounds_of(
     if problems:
         route, error = problems[0]
         raise await diagnosed(pool, options.of_route(route), error) from error
-    return {(route, partition): one for route in sorted(found) for partition, one in found[route].items()}
+    return {(route, partition): edges for route in sorted(answers) for partition, edges in answers[route].items()}
 
 
 async def _listed(pool: Pool, options: Options, may_be_empty: bool) -> dict[Place, Bounds]:
@@ -165,11 +165,7 @@ async def _listed(pool: Pool, options: Options, may_be_empty: bool) -> dict[Plac
             f"option 'routePattern': no source at {options.shown_uris} is like {pattern!r}, where * is any text "
             f"and ? one character; they are {_names(others)}"
         )
-    return {
-        (source.route, partition): Bounds(bounds.earliest, bounds.latest)
-        for source in sources
-        for partition, bounds in source.partitions.items()
-    }
+    return {(source.route, partition): bounds for source in sources for partition, bounds in source.partitions.items()}
 
 
 async def ask_sources(pool: Pool, options: Options, pattern: str) -> list[Source]:
@@ -191,7 +187,7 @@ def _names(sources: Collection[Source]) -> str:
 # The reason why a route can't be read
 
 
-async def explaining(pool: Pool, options: Options, read: Callable[..., Awaitable[T]], *args: Any) -> T:
+async def explaining(pool: Pool, options: Options, read: Callable[..., Awaitable[T]], *args: object) -> T:
     """Call ``read`` with the arguments and return its result.
 
     Raise ``SourceError`` or ``OptionError`` for an error of RSocket, in the words of Spark's options.
@@ -199,8 +195,8 @@ async def explaining(pool: Pool, options: Options, read: Callable[..., Awaitable
     try:
         return await read(*args)
     except RSocketError as error:
-        found = await diagnosed(pool, options, error)
-    raise found
+        diagnosis = await diagnosed(pool, options, error)
+    raise diagnosis
 
 
 async def diagnosed(pool: Pool, options: Options, error: Exception) -> Exception:
@@ -255,8 +251,10 @@ def list_sources(uri: str, pattern: str = "*", options: Mapping[str, str] | None
     of the connection, such as ``auth.type``. ``spark.createDataFrame`` takes the result. Raise ``SourceError`` and
     ``OptionError``, also for a server that lists no sources or has none like the pattern.
     """
-    given = {"path": uri, "routePattern": pattern, **(options or {})}
-    chosen = checked(parse_options(given, Use.BATCH_READ), Use.BATCH_READ)
+    texts = {"path": uri, "routePattern": pattern, **(options or {})}
+    chosen = checked(parse_options(texts, Use.BATCH_READ), Use.BATCH_READ)
     here = background()
-    found = here.run(partial(ask_places, here.pool, chosen))
-    return [ListedSource(route, partition, one.earliest, one.latest) for (route, partition), one in found.items()]
+    bounds = here.run(partial(ask_places, here.pool, chosen))
+    return [
+        ListedSource(route, partition, edges.earliest, edges.latest) for (route, partition), edges in bounds.items()
+    ]

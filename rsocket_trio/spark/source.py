@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -30,6 +30,9 @@ from rsocket_trio.spark.writer import BatchWriter, StreamWriter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+P = ParamSpec("P")
+R = TypeVar("R")
+W = TypeVar("W", DataFrameWriter, DataStreamWriter)
 NAME = "rsocket"
 NO_TABLES: Final = (
     "there are no tables USING rsocket, because Spark passes the options of a table on to no source in Python: read "
@@ -56,7 +59,7 @@ class RSocketDataSource(DataSource):
         self._parsed = parse_options(self._given)
         self._is_new = True
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # Spark makes a source for each micro-batch that it plans to write, and commits with a copy of an older one,
         # which need not ask the server.
         return self.__dict__ | {"_is_new": False}
@@ -86,11 +89,11 @@ class RSocketDataSource(DataSource):
         """Return the reader of a stream with the columns of ``schema``, for ``spark.readStream``."""
         try:
             options = parse_options(self._given, Use.STREAM_READ)
-            wanted = columns(options, schema)
+            names = columns(options, schema)
             if options.positions == "none":
-                return LiveStreamReader(options, wanted)
+                return LiveStreamReader(options, names)
             # Its check raises the error for the missing option.
-            return ServerStreamReader(options, wanted, exact_schema(schema))
+            return ServerStreamReader(options, names, exact_schema(schema))
         except (OptionError, SchemaMismatchError) as error:
             return RefusedStreamReader(error.with_traceback(None))
 
@@ -115,17 +118,17 @@ def columns(options: Options, schema: StructType) -> pa.Schema | None:
 
     Raise ``SchemaMismatchError`` for columns that raw rows do not have, and for such as no rows can have.
     """
-    wanted = arrow_schema(schema)
+    declared = arrow_schema(schema)
     if options.payload == "arrow":
-        if problem := mismatch(wanted, wanted):
+        if problem := mismatch(declared, declared):
             raise SchemaMismatchError(f"the columns of the query can't be read: {problem}")
-        return wanted
+        return declared
     there = raw_schema(options)
-    if schema.fieldNames() == there.names and not mismatch(there, wanted):
+    if schema.fieldNames() == there.names and not mismatch(there, declared):
         return None
-    some = pa.schema([there.field(name) for name in wanted.names if name in there.names])
-    if problem := mismatch(some, wanted):
-        more = ", and headers with includeHeaders=true" * ("headers" in wanted.names and not options.include_headers)
+    some = pa.schema([there.field(name) for name in declared.names if name in there.names])
+    if problem := mismatch(some, declared):
+        more = ", and headers with includeHeaders=true" * ("headers" in declared.names and not options.include_headers)
         raise SchemaMismatchError(
             f"with payload=raw the columns are {', '.join(there.names)}{more}: leave out .schema(...), which may "
             f"name some of them, or set payload=arrow ({problem})"
@@ -133,7 +136,9 @@ def columns(options: Options, schema: StructType) -> pa.Schema | None:
     return some
 
 
-def create_view(spark: SparkSession, name: str, *, schema: str | None = None, **options: Any) -> None:
+def create_view(
+    spark: SparkSession, name: str, *, schema: str | None = None, **options: bool | float | str | None
+) -> None:
     """Make ``name`` a temporary view of the session ``spark``: its rows are those of a batch read with ``options``.
 
     ``schema`` are the columns of ``payload=arrow``, such as ``"id BIGINT, name STRING"``. Each use of the view reads
@@ -145,8 +150,8 @@ def create_view(spark: SparkSession, name: str, *, schema: str | None = None, **
 
 def exact_schema(schema: StructType) -> pa.Schema | None:
     """Return the Arrow schema from which Spark reads exactly these columns, ``None`` for columns that have none."""
-    found = arrow_schema(schema)
-    return found if from_arrow_schema(found) == schema else None
+    exact = arrow_schema(schema)
+    return exact if from_arrow_schema(exact) == schema else None
 
 
 def register(spark: SparkSession) -> None:
@@ -181,16 +186,16 @@ WRITES: Final[tuple[tuple[type, str], ...]] = (
 
 def make_active(spark: SparkSession) -> bool:
     """Make the session that of the calling thread in the JVM. Return ``False`` if there is no JVM in this process."""
-    found = getattr(spark, "_jsparkSession", None)
-    if found is None:
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:
         return False
-    found.setActiveSession(found)
+    session.setActiveSession(session)
     return True
 
 
-def _activating(write: Callable[..., Any]) -> Callable[..., Any]:
+def _activating(write: Callable[Concatenate[W, P], R]) -> Callable[Concatenate[W, P], R]:
     @functools.wraps(write)
-    def activated(writer: Any, *args: Any, **options: Any) -> Any:
+    def activated(writer: W, /, *args: P.args, **options: P.kwargs) -> R:
         make_active(writer._spark)
         return write(writer, *args, **options)
 

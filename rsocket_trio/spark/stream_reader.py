@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
-from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -26,11 +25,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from rsocket_trio.replay.source_routes import Bounds
 from rsocket_trio.spark.background import Background, background
 from rsocket_trio.spark.errors import PASSING_FOR_READS, DataLossError, OptionError, in_one_line, rows_in_one_line
 from rsocket_trio.spark.options import LATEST, Options, Place, Use, checked, place_name
 from rsocket_trio.spark.ranges import (
-    Bounds,
     PositionMap,
     Range,
     RangePartition,
@@ -141,11 +140,11 @@ class Volume:
 
     def is_worthwhile(self, available: int, limit: ReadLimit) -> bool:
         """Return whether ``available`` rows make a micro-batch: there are enough, or some have waited long enough."""
-        wanted = self._options.min_rows_per_trigger
+        least = self._options.min_rows_per_trigger
         if not available:
             self._waiting_since = None
             return False
-        if wanted is None or available >= wanted or isinstance(limit, ReadAllAvailable):
+        if least is None or available >= least or isinstance(limit, ReadAllAvailable):
             self._waiting_since = None
             return True
         now = self._clock()
@@ -170,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._given = options
         self._schema = schema
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return type(self), (self._given, self._schema)
 
     @cached_property
@@ -201,7 +200,7 @@ class ServerStreamReader(StreamReader):
         super().__init__(options, schema)
         self._planned = planned
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return ServerStreamReader, (self._given, self._schema, self._planned)
 
     _goal: Mapping[Place, int] | None = None
@@ -225,19 +224,19 @@ class ServerStreamReader(StreamReader):
         options = self._options
         bounds = self._bounds.fresh()
         ask = partial(ask_times, self._background.pool, options, bounds, options.starting_timestamp)
-        if (found := self._background.run(partial(ask, "startingTimestamp"))) is not None:
-            return found
+        if (positions := self._background.run(partial(ask, "startingTimestamp"))) is not None:
+            return positions
         start = resolve(options.starting_position or LATEST, bounds, "startingPosition")
-        for place, one in bounds.items():
-            if start[place] > one.latest:
+        for place, edges in bounds.items():
+            if start[place] > edges.latest:
                 raise OptionError(
                     f"option 'startingPosition': position {start[place]} of {place_name(place)} is not there yet, the "
-                    f"latest is {one.latest}"
+                    f"latest is {edges.latest}"
                 )
         return start
 
     @in_one_line
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, object]:
         """Return the offset at which a query without a checkpoint begins."""
         self._first = self._initial
         if self._options.reader is not None:
@@ -251,7 +250,7 @@ class ServerStreamReader(StreamReader):
         return self._volume.default_limit(len(self._bounds.known or self._bounds.fresh()))
 
     @in_one_line
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the end of the next micro-batch; ``start`` if there is nothing, or too little, to read."""
         options, volume = self._options, self._volume
         begin = from_offset(start, options.fingerprint)
@@ -265,7 +264,7 @@ class ServerStreamReader(StreamReader):
         begin |= added
         latest = self._goal or latest_of(bounds)
         everything = ranges_between(begin, advance(begin, latest, None))
-        rows = sum(one.size for one in everything)
+        rows = sum(span.size for span in everything)
         if not volume.is_worthwhile(rows, limit) and not (self._goal and rows):
             return start
         most, max_bytes = volume.max_rows(limit), volume.max_bytes(limit)
@@ -277,7 +276,7 @@ class ServerStreamReader(StreamReader):
         # So does one with new routes, of which the offset before says nothing.
         return to_offset(options.fingerprint, end, begin if added or begin == self._first else None)
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def reportLatestOffset(self) -> dict[str, object] | None:
         """Return the latest known offset of the server, for the query's progress."""
         known = self._bounds.known
         if known is None:
@@ -291,7 +290,7 @@ class ServerStreamReader(StreamReader):
         self._goal = latest_of(self._bounds.fresh())
 
     @in_one_line
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         """Plan the ranges of a micro-batch: the same for the same offsets and options."""
         options = self._options
         begin = first_of(end, options.fingerprint) or from_offset(start, options.fingerprint)
@@ -301,8 +300,8 @@ class ServerStreamReader(StreamReader):
             check_columns(ranges[0], options, self._schema)
             self._fits = True
         if options.min_partitions is not None:
-            return [RangePartition(one) for one in split(ranges, options.min_partitions)]
-        rows = sum(one.size for one in ranges)
+            return [RangePartition(span) for span in split(ranges, options.min_partitions)]
+        rows = sum(span.size for span in ranges)
         if rows > min(MAX_PLAN_ROWS, MAX_PLAN_BYTES // self._row_bytes):
             self._row_bytes = max(self._row_bytes * FADING, 1.0)
         elif rows and (batches := self._read_few(ranges)):
@@ -321,8 +320,8 @@ class ServerStreamReader(StreamReader):
         async def read_all() -> bool:
             with trio.move_on_after(PLAN_TIMEOUT) as patience:
                 async with trio.open_nursery() as nursery:
-                    for one, taker in zip(ranges, takers, strict=True):
-                        nursery.start_soon(fetch, here.pool, options.of_route(one.route), one, taker, self._schema)
+                    for span, taker in zip(ranges, takers, strict=True):
+                        nursery.start_soon(fetch, here.pool, options.of_route(span.route), span, taker, self._schema)
             return not patience.cancelled_caught
 
         batches: list[pa.RecordBatch] = []
@@ -338,7 +337,7 @@ class ServerStreamReader(StreamReader):
             # The task that reads them meets it again, and says it in the words of the options.
             logger.debug("a micro-batch is read by tasks: %r", error)
         size = max(sum(taker.size for taker in takers), size)
-        self._row_bytes = max(size / sum(one.size for one in ranges), 1.0)
+        self._row_bytes = max(size / sum(span.size for span in ranges), 1.0)
         return [pa.RecordBatch.from_arrays(batch.columns, schema=self._planned) for batch in batches]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -347,7 +346,7 @@ class ServerStreamReader(StreamReader):
         return rows_in_one_line(rows_of_ranges(partition.ranges, self._options, self._schema))
 
     @in_one_line
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: dict[str, object]) -> None:
         """Acknowledge the rows below ``end`` to the server, if the options ask for that."""
         if self._options.ack_route is not None:
             self._acknowledge(from_offset(end, self._options.fingerprint))
@@ -364,9 +363,9 @@ class ServerStreamReader(StreamReader):
         """Estimate the number of rows in so many bytes, by a sample from the beginning of each range."""
         pool, is_raw = self._background.pool, self._options.payload == "raw"
         sample = Sample(is_raw)
-        for one in ranges:
-            head = attrs.evolve(one, end=min(one.start + MAX_SAMPLE_ROWS, one.end))
-            of_route, schema = self._options.of_route(one.route), None if is_raw else self._schema
+        for span in ranges:
+            head = attrs.evolve(span, end=min(span.start + MAX_SAMPLE_ROWS, span.end))
+            of_route, schema = self._options.of_route(span.route), None if is_raw else self._schema
             read = partial(fetch, pool, of_route, head, sample, schema)
             self._background.run(partial(explaining, pool, of_route, read))
         return max(int(max_bytes * sample.rows / max(sample.size, 1)), 1)
@@ -424,7 +423,7 @@ class PlannedReader(ServerStreamReader):
         assert isinstance(reader, PlannedReader)
         reader._batches = batches
 
-    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    def getCache(self, start: dict[str, object], end: dict[str, object]) -> Iterator[pa.RecordBatch]:
         """Return the rows, once."""
         batches, self._batches = self._batches, ()
         reader: ServerStreamReader = self
@@ -445,7 +444,7 @@ def planned_reader() -> type[PlannedReader] | None:
     return PlannedReader
 
 
-def names_of(options: Options, places: Iterable[Place]) -> dict[str, Any]:
+def names_of(options: Options, places: Iterable[Place]) -> dict[str, object]:
     """Return what the offset for a query's progress says beside positions: the server, and the routes."""
     return {
         "server": options.shown_uris,
@@ -455,7 +454,7 @@ def names_of(options: Options, places: Iterable[Place]) -> dict[str, Any]:
 
 def latest_of(bounds: Mapping[Place, Bounds]) -> PositionMap:
     """Return the end of each partition."""
-    return {place: one.latest for place, one in bounds.items()}
+    return {place: edges.latest for place, edges in bounds.items()}
 
 
 def added_routes(begin: Mapping[Place, int], bounds: Mapping[Place, Bounds]) -> PositionMap:
@@ -464,7 +463,7 @@ def added_routes(begin: Mapping[Place, int], bounds: Mapping[Place, Bounds]) -> 
     New partitions of a known route are not among them: their rows are wanted from position 0 on.
     """
     known = {route for route, _ in begin}
-    return {place: one.earliest for place, one in bounds.items() if place[0] not in known}
+    return {place: edges.earliest for place, edges in bounds.items() if place[0] not in known}
 
 
 def replaced_in(begin: Mapping[Place, int], bounds: Mapping[Place, Bounds], route: str) -> PositionMap:
@@ -509,7 +508,7 @@ class RefusedStreamReader(ServerStreamReader):
     def __init__(self, error: ValueError) -> None:
         self._error = error
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return type(self), (self._error,)
 
     @cached_property

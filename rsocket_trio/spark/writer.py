@@ -17,7 +17,6 @@ from pyspark.sql.types import StructType
 from rsocket_trio.spark.background import Job, background
 from rsocket_trio.spark.connections import Pool
 from rsocket_trio.spark.deliveries import (
-    Delivery,
     Pieces,
     Report,
     Requests,
@@ -124,14 +123,14 @@ class Writer:
         # If no task ran, the query's id is unknown: nothing is to be promoted, and the next batch is later.
         if options.delivery == "exactlyOnce" and written:
             here, task = background(), written[0]
-            attempts = [attempt for one in written for attempt in one.attempts]
+            attempts = [attempt for message in written for attempt in message.attempts]
             done = partial(commit, here.pool, options, task.sink, batch, attempts, once=once)
             if not here.run(partial(done, query=task.query, epoch=task.epoch)):
                 logger.warning("batch %d of sink %s had been committed before: it is skipped", batch, task.sink)
-        skipped = sum(one.skipped for one in written)
+        skipped = sum(message.skipped for message in written)
         if skipped:
-            first = next(one.problem for one in written if one.skipped)
-            rows = skipped + sum(one.rows for one in written)
+            first = next(message.problem for message in written if message.skipped)
+            rows = skipped + sum(message.rows for message in written)
             logger.warning(
                 "writing to %s, batch %d: %d of %d rows were skipped (errorPolicy=skip); the first: %s",
                 *(options.route, batch, skipped, rows, first),
@@ -140,8 +139,8 @@ class Writer:
     def _abort(self, messages: Iterable[WriterCommitMessage | None]) -> None:
         """Drop the rows that tasks staged."""
         by_sink: dict[str, list[str]] = {}
-        for one in finished(messages):
-            by_sink.setdefault(one.sink, []).extend(attempt for attempt, _ in one.attempts)
+        for message in finished(messages):
+            by_sink.setdefault(message.sink, []).extend(attempt for attempt, _ in message.attempts)
         here = background()
         for sink, attempts in by_sink.items():
             if attempts:
@@ -195,8 +194,7 @@ def origin_of(context: TaskContext | None, sink: str | None, batch: int | None =
 
     Raise ``OptionError`` if nothing names the sink.
     """
-    query = None
-    partition = 0
+    query, partition = None, 0
     if context is not None:
         partition = context.partitionId()
         query, number = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
@@ -205,22 +203,14 @@ def origin_of(context: TaskContext | None, sink: str | None, batch: int | None =
     name = sink or query
     if not name:
         raise OptionError("option 'sinkId' must be set: this Spark does not tell its tasks the id of the query")
-    return Origin(
-        sink=name,
-        partition=partition,
-        query=query or None,
-        batch=batch,
-    )
+    return Origin(name, partition, query or None, batch)
 
 
 async def deliver(pool: Pool, options: Options, origin: Origin, pieces: Pieces, *, epoch: int | None = None) -> Report:
     """Deliver the rows of a task as the options say. Raise ``SinkError``."""
-    delivery: Delivery
     if options.delivery == "exactlyOnce":
-        delivery = Staging(pool, options, pieces, origin, epoch)
-    else:
-        delivery = Requests(pool, options, pieces)
-    return await delivery.run()
+        return await Staging(pool, options, pieces, origin, epoch).run()
+    return await Requests(pool, options, pieces).run()
 
 
 def finished(messages: Iterable[WriterCommitMessage | None]) -> Sequence[Written]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 
+AcceptedT = TypeVar("AcceptedT", bound=trio.abc.AsyncResource)
 Carrier_co = TypeVar("Carrier_co", bound=trio.abc.AsyncResource, covariant=True)
 
 DEFAULT_BACKLOG = 1024
@@ -45,8 +46,8 @@ class QueueListener(trio.abc.Listener[Carrier_co]):
 
 
 async def take_waiting(
-    listener: trio.abc.Listener[Any],
-    on_accepted: Callable[[Any], object],
+    listener: trio.abc.Listener[AcceptedT],
+    on_accepted: Callable[[AcceptedT], object],
     on_shortage: Callable[[OSError], Awaitable[object]],
 ) -> None:
     """Take what waits, at most ``DEFAULT_BACKLOG`` connections within ``BACKLOG_TIMEOUT``, whatever is cancelled.

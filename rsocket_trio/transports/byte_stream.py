@@ -17,11 +17,11 @@ from rsocket_trio.transports.socket_stream import PromptStream, SocketStream
 
 READ_SIZE = 65536
 """Bytes of one read if nothing is known of the data."""
-LARGEST_READ = 4 * READ_SIZE
+MAX_READ_BYTES = 4 * READ_SIZE
 """Bytes of one read of large frames, and of a frame that is missing a part: they cause little work at once."""
 FIRST_READ_SIZE = 16384
 LEAST_READ_SIZE = 4096
-FEW = 64
+MAX_SPARSE_FRAMES = 64
 """Frames in one read below which the next ones may bring more."""
 LARGE_FRAME = 32768
 """Bytes of a frame from which it counts as large there."""
@@ -119,7 +119,7 @@ class ByteStreamTransport:
                 if self._first is not None and self._first.take(chunk):
                     self._first = None
                 frames = framing.feed(chunk)
-                largest = LARGEST_READ if framing.portions else READ_SIZE
+                largest = MAX_READ_BYTES if framing.portions else READ_SIZE
                 self._read_size = next_read_size(self._read_size, len(chunk), len(frames), largest)
                 if frames:
                     return frames
@@ -190,7 +190,7 @@ def takes_parts(frames: Sequence[EncodedFrame]) -> bool:
 
 def size_of_read(size: int, missing: int) -> int:
     """Return the bytes to read where ``missing`` ones complete a frame: more than ``size`` if it is a large one."""
-    return min(size + missing, LARGEST_READ) if missing > LEAST_READ_SIZE else size
+    return min(size + missing, MAX_READ_BYTES) if missing > LEAST_READ_SIZE else size
 
 
 def next_read_size(size: int, come: int, frames: int, largest: int) -> int:
@@ -201,7 +201,7 @@ def next_read_size(size: int, come: int, frames: int, largest: int) -> int:
         return max(size // 2, LEAST_READ_SIZE)
     if frames * LARGE_FRAME <= size:
         return min(size * 2, largest)
-    if frames < FEW:
+    if frames < MAX_SPARSE_FRAMES:
         return min(size * 2, READ_SIZE)
     return size
 

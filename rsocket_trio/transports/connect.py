@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 import trio
@@ -39,10 +39,11 @@ def as_headers(headers: HeadersLike) -> tuple[tuple[str, str], ...]:
     """Return the headers as pairs, in their order. Raise ``TypeError`` if they are neither a mapping nor pairs."""
     pairs: list[tuple[str, str]] = []
     for pair in headers.items() if isinstance(headers, Mapping) else headers:
-        header: Any = pair  # a user's own
-        if isinstance(header, str) or len(header) != 2 or not all(isinstance(text, str) for text in header):
-            raise TypeError(f"headers are a mapping or pairs of text, not {header!r}")
-        pairs.append((header[0], header[1]))
+        match pair:  # a user's own
+            case str(name), str(text):
+                pairs.append((name, text))
+            case _:
+                raise TypeError(f"headers are a mapping or pairs of text, not {pair!r}")
     return tuple(pairs)
 
 

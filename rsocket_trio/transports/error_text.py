@@ -50,7 +50,7 @@ def reason(exc: BaseException) -> str:
     """Return the reason in plain words, without class names and numbers; looks into causes and groups."""
     if isinstance(exc, BaseExceptionGroup):
         # A name with several addresses: mostly all failed for the same reason.
-        return "; ".join(dict.fromkeys(reason(each) for each in exc.exceptions))
+        return "; ".join(dict.fromkeys(reason(cause) for cause in exc.exceptions))
     if isinstance(exc, WrongProtocol):
         return str(exc)
     if isinstance(exc, ssl.SSLCertVerificationError):

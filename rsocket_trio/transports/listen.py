@@ -188,7 +188,7 @@ class Inherited:
 
     def listener(self, contexts: Mapping[str, ssl.SSLContext], origins: Origins = OWN) -> BoundListener:
         """Return a listener in the process that was given the descriptors. It does not remove a Unix socket's path."""
-        listeners = [SharedListener(each) for each in self.descriptors]
+        listeners = [SharedListener(descriptor) for descriptor in self.descriptors]
         return BoundListener(self.endpoint, listeners, contexts.get(self.endpoint.scheme), origins=origins)
 
 

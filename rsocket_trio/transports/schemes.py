@@ -141,7 +141,7 @@ class LoadedLate:
     module: str
     name: str
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         """Import the function, call it, and return its result."""
         return getattr(import_module(self.module), self.name)(*arguments)
 

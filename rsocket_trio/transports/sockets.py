@@ -269,8 +269,8 @@ class UnixListener(SocketListener):
 
     def hide(self) -> None:
         """Remove the path."""
-        found = _identity(self._path)
-        if found is not None and os.path.samestat(found, self._identity):
+        identity = _identity(self._path)
+        if identity is not None and os.path.samestat(identity, self._identity):
             with suppress(OSError):
                 os.unlink(self._path)
 
@@ -308,10 +308,10 @@ def _identity(path: str) -> os.stat_result | None:
 
 def _remove_stale(path: str) -> None:
     """Remove a socket at the path if no process listens on it. Raise ``OSError`` for anything else there."""
-    found = _identity(path)
-    if found is None:
+    identity = _identity(path)
+    if identity is None:
         return
-    if not stat.S_ISSOCK(found.st_mode):
+    if not stat.S_ISSOCK(identity.st_mode):
         raise FileExistsError(errno.EEXIST, "exists and is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)  # a full backlog says "try again" rather than holding us up
@@ -321,7 +321,7 @@ def _remove_stale(path: str) -> None:
     if error not in (errno.ECONNREFUSED, errno.ENOENT):
         raise OSError(error, os.strerror(error))
     now = _identity(path)
-    if error == errno.ECONNREFUSED and now is not None and os.path.samestat(now, found):
+    if error == errno.ECONNREFUSED and now is not None and os.path.samestat(now, identity):
         os.unlink(path)
 
 
@@ -352,13 +352,17 @@ class WholeReads(ssl.SSLObject):
         return b"".join(parts)
 
 
-def _tls(context: ssl.SSLContext, stream: trio.abc.Stream, **role: Any) -> trio.SSLStream[trio.abc.Stream]:
+def _tls(
+    context: ssl.SSLContext, stream: trio.abc.Stream, *, server_hostname: str | None = None, server_side: bool = False
+) -> trio.SSLStream[trio.abc.Stream]:
     """Return one side of TLS. The application's context may be used elsewhere: its class of objects stays its own."""
     kept = context.sslobject_class
     if kept is ssl.SSLObject:
         context.sslobject_class = WholeReads
     try:
-        return trio.SSLStream(stream, context, https_compatible=True, **role)
+        return trio.SSLStream(
+            stream, context, server_hostname=server_hostname, server_side=server_side, https_compatible=True
+        )
     finally:
         context.sslobject_class = kept
 

@@ -98,11 +98,11 @@ def test_half_a_parquet_file_is_refused_by_name(tmp_path: Path) -> None:
     ("line", "said"),
     [
         (b'{"seq": 1', "line 20 is no JSON, it may be half written"),
-        (b"[" * 100_000, "line 20 is no JSON, it may be half written"),
-        (b"{}\n", "line 20: the column capture_id is missing"),
-        ({"seq": "1"}, "line 20: the column seq is no int64: '1'"),
-        ({"frame_type": 128}, "line 20: the column frame_type is no int8: 128"),
-        ({"trace_id": "0x"}, "line 20: the column trace_id is no binary: '0x'"),
+        (b"[" * 100_000, "line 20: Expected `object`, got `array`"),
+        (b"{}\n", "line 20: Object missing required field `capture_id`"),
+        ({"seq": "1"}, "line 20: Expected `int`, got `str` - at `$.seq`"),
+        ({"frame_type": 128}, "line 20: Expected `int` <= 127 - at `$.frame_type`"),
+        ({"trace_id": "0x"}, "line 20: Expected `str` matching regex '^([0-9a-fA-F]{2})*$' - at `$.trace_id`"),
     ],
     ids=str,
 )

@@ -24,7 +24,6 @@ COMMANDS: list[tuple[str, int, str]] = [
     ("readers URI whoami", 5, ""),
     ("ping URI -n 1", 0, "ping 1: "),
     ("load URI -r whoami --rate 100 -n 2 -q", 0, "second"),
-    ("conformance URI --route echo=whoami --clause served-a-second-setup-of-another-version", 0, "        "),
 ]
 """Words, the exit code of a client that is admitted, and the beginning of its output."""
 

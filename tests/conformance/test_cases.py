@@ -145,7 +145,7 @@ async def test_our_side_passes_over_every_transport(
     if scheme == "aeron":
         require(missing_aeron())
         # Its rests end by the clock that jumps: short ones would hold that to the pace of real time.
-        for name, seconds in (("LONGEST_REST", 2.0), ("GROWTH", 10.0), ("TICK", 1.0)):
+        for name, seconds in (("MAX_REST_SECONDS", 2.0), ("GROWTH", 10.0), ("TICK", 1.0)):
             monkeypatch.setattr(duty_cycle, name, seconds)
     uris = {
         "unix": f"unix://{tmp_path / 's'}",

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
-from rsocket_trio.limits import LARGEST_FRAME
+from rsocket_trio.limits import MAX_FRAME_BYTES
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import BadMetadata, Codec, Header, NotUnderstood
@@ -111,11 +111,11 @@ REFUSED: list[tuple[Frame, str]] = [
     (CancelFrame(-1), "stream_id -1"),
     (PayloadFrame(0, Payload()), "stream_id 0"),
     (PayloadFrame(1, Payload(b"", bytes(2**24))), "metadata of 16777216 bytes, limit 16777215"),
-    (PayloadFrame(1, Payload(bytes(LARGEST_FRAME - 5))), "PAYLOAD frame of 16777216 bytes, limit 16777215"),
+    (PayloadFrame(1, Payload(bytes(MAX_FRAME_BYTES - 5))), "PAYLOAD frame of 16777216 bytes, limit 16777215"),
     (ErrorFrame(1, 2**32), "code 4294967296"),
     (ErrorFrame(-1, 1), "stream_id -1"),
     (MetadataPushFrame(b"", 1), "stream_id 1"),  # RS10-MP-01, RS02-MP-01
-    (MetadataPushFrame(bytes(LARGEST_FRAME)), "METADATA_PUSH frame of 167772"),
+    (MetadataPushFrame(bytes(MAX_FRAME_BYTES)), "METADATA_PUSH frame of 167772"),
     (ResumeFrame(1, 0, bytes(65536), 0, 0), "token of 65536 bytes"),
     (ResumeFrame(1, 0, b"", -1, 0), "last_received_server_position -1"),
     (ResumeFrame(1, 0, b"", 0, 2**63), "first_available_client_position 9223372036854775808"),
@@ -152,7 +152,7 @@ def test_1_0_does_not_say_what_only_0_2_can(frame: Frame, text: str) -> None:
 
 @each_layout_24
 def test_the_largest_frame_is_written(dialect: Dialect) -> None:  # RS10-FRM-04, RS02-FRM-03
-    frame = PayloadFrame(1, Payload(bytes(LARGEST_FRAME - 6)))
+    frame = PayloadFrame(1, Payload(bytes(MAX_FRAME_BYTES - 6)))
 
     assert len(dialect.codec.encode(frame)) == 16_777_215
 

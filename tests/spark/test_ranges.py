@@ -7,9 +7,9 @@ import random
 
 import pytest
 
+from rsocket_trio.replay.source_routes import Bounds
 from rsocket_trio.spark.errors import CheckpointError
 from rsocket_trio.spark.ranges import (
-    Bounds,
     PositionMap,
     Range,
     advance,

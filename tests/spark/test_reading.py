@@ -20,11 +20,12 @@ from pyspark.sql.datasource import (
 
 from rsocket_trio import Outgoing, Payload, Rejected, Responder
 from rsocket_trio.replay import Log, add_source
+from rsocket_trio.replay.source_routes import Bounds
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.batch_reader import BatchReader, PushdownReader, Selection, planned, selection_of
 from rsocket_trio.spark.errors import DataLossError, SchemaMismatchError, SourceError
 from rsocket_trio.spark.live_reader import LivePartition
-from rsocket_trio.spark.ranges import Bounds, Range, RangePartition
+from rsocket_trio.spark.ranges import Range, RangePartition
 from rsocket_trio.spark.rows import RAW_SCHEMA
 from tests.spark.serving import column, filled, options
 from tests.spark.test_rows import SCHEMA, batch_of, ipc

@@ -24,9 +24,10 @@ from rsocket_trio import (
 )
 from rsocket_trio.replay import Record, add_source
 from rsocket_trio.replay.element_metadata import source_payload
+from rsocket_trio.replay.source_routes import Bounds
 from rsocket_trio.spark.errors import DataLossError
 from rsocket_trio.spark.options import Use
-from rsocket_trio.spark.ranges import Bounds, Range
+from rsocket_trio.spark.ranges import Range
 from rsocket_trio.spark.replayed import Fetch, acknowledge, fetch
 from rsocket_trio.spark.server_sources import ask_bounds
 from tests.spark.serving import URI, Collected, filled, options, pool, served, served_log

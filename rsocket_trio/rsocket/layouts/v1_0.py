@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.limits import LARGEST_FRAME
+from rsocket_trio.limits import MAX_FRAME_BYTES
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, BadMetadata, Codec, Parts, Row, check
@@ -112,7 +112,7 @@ SHAPE: Final = LengthShape(
     ignore_flag=IGNORE,
     all_flags=0x3FF,
     last_id=UINT31_MAX,
-    largest=LARGEST_FRAME,
+    largest=MAX_FRAME_BYTES,
     split=split_header,
     flags_at=4,
     stream_id=slice(0, 4),

@@ -143,25 +143,25 @@ class ClientCall:
         self._life: Interception | None = None
         if payload is None:
             payload = b""
-        given: Any = payload if is_sent_as_it_is(payload) else None
+        data: Any = payload if is_sent_as_it_is(payload) else None
         entries = entries_of_pairs(metadata) if metadata else []
         self.metadata_mime = setup.metadata_mime
-        if isinstance(given, Payload) and given.metadata_mime not in NO_MIME:
-            self.metadata_mime = mime_name(given.metadata_mime)
+        if isinstance(data, Payload) and data.metadata_mime not in NO_MIME:
+            self.metadata_mime = mime_name(data.metadata_mime)
         if entries:
             if not port.session.dialect.routes:
                 raise Unsupported(f"{port.session.dialect.name} has no metadata")
             check_composite("metadata=", self.metadata_mime)
         if auth is not None:
             check_auth(auth, self.metadata_mime)
-        if given is None or needs_codec(kind):
+        if data is None or needs_codec(kind):
             form = request_form(port, self.metadata_mime)
             # A channel sends objects later, also if its opening data is none.
-            sends = given is None or (interaction is REQUEST_CHANNEL and not isinstance(given, Payload))
+            sends = data is None or (interaction is REQUEST_CHANNEL and not isinstance(data, Payload))
             entries += _entries_in((form.names if sends else form.accepts) or b"")
-            if given is None:
-                given = encoded(form.codec, payload.argument if isinstance(payload, Encode) else payload)
-        self._payload = as_payload(given)
+            if data is None:
+                data = encoded(form.codec, payload.argument if isinstance(payload, Encode) else payload)
+        self._payload = as_payload(data)
         if self.is_composite and self._payload.metadata:
             entries += _entries_in(self._payload.metadata)
         serving = current_call_variable.get(None)
@@ -174,7 +174,7 @@ class ClientCall:
         """Return whether the request can carry entries."""
         return self.metadata_mime == COMPOSITE_METADATA
 
-    def item_encoder(self, kind: object) -> Callable[[Any], PayloadLike]:
+    def item_encoder(self, kind: object) -> Callable[[object], PayloadLike]:
         """Return the function that returns an item of a channel, of type ``kind``, as it is sent."""
         is_text, is_object = whole_type(kind)[0] is not None, is_object_type(kind)
 
@@ -249,7 +249,7 @@ class ClientCall:
     async def _authenticate(self) -> None:
         if self._auth is not None:
             entry = auth_entry(await fresh_credentials(self._auth))
-            self.call.entries[:] = [each for each in self.call.entries if each.mime != AUTHENTICATION] + [entry]
+            self.call.entries[:] = [other for other in self.call.entries if other.mime != AUTHENTICATION] + [entry]
 
     def _composed(self) -> Payload:
         """Return the request with its route and its entries, as they are now."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import trio
 
 from rsocket_trio.forms import Function, Kind, checked, function_name
 from rsocket_trio.services.calls.context import Call
 
-ContextOf: TypeAlias = Callable[[Call], AbstractAsyncContextManager[Any]]
+ContextOf: TypeAlias = Callable[[Call], AbstractAsyncContextManager[object]]
 """A function that makes the async context manager round a call."""
 Interceptor: TypeAlias = ContextOf | Callable[[Call], AsyncIterable[None]]
 """An interceptor of an application: such a function, or an async generator function that yields once."""
@@ -57,7 +57,7 @@ class Interception:
             await self.leave(error)
             raise
 
-    def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> Coroutine[Any, Any, None]:
+    def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> Coroutine[object, None, None]:
         return self.leave(error)
 
     async def leave(self, error: BaseException | None, *, cancelled: bool = False) -> None:

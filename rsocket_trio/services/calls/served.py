@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 import attrs
 import trio
@@ -136,7 +136,7 @@ def no_handler(request: object) -> None:
 def _raising(error: Exception) -> Function:
     """Return a function in place of a handler that can't serve its call."""
 
-    def refuse(*args: object) -> Any:
+    def refuse(*args: object) -> NoReturn:
         raise error
 
     return refuse
@@ -145,7 +145,7 @@ def _raising(error: Exception) -> Function:
 def _with_call(call: Call, function: Function) -> Function:
     """Return the function, with ``current_call`` returning ``call`` while it runs."""
 
-    def serve(*args: object) -> Any:
+    def serve(*args: object) -> object:
         current_call_variable.set(call)  # every request runs in a context of its own
         return function(*args)
 
@@ -234,7 +234,7 @@ class ServedCall:
             return await body()
 
 
-FORMS: Final[dict[str, tuple[Callable[..., Awaitable[Any]], Kind]]] = {
+FORMS: Final[dict[str, tuple[Callable[..., Awaitable[object]], Kind]]] = {
     REQUEST_CHANNEL: (ServedCall._converse, Kind.ASYNC),
     Interaction.REQUEST_STREAM: (ServedCall._push, Kind.PUSH),
     Interaction.REQUEST_SUBSCRIPTION: (ServedCall._push, Kind.PUSH),

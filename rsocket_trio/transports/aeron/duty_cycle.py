@@ -37,9 +37,9 @@ MAX_STEPS = 16
 """Steps at most, one behind the other, before other tasks run."""
 BLIND_SPINS = 50
 """Steps in which nothing came before a rest that nothing ends but time. Other tasks run between them."""
-SHORTEST_REST = 0.001
+MIN_REST_SECONDS = 0.001
 """Seconds: the selector of the system knows nothing shorter."""
-LONGEST_REST = 0.02
+MAX_REST_SECONDS = 0.02
 """Seconds. After a silence, what comes by memory waits for the end of a rest."""
 GROWTH = 1.5
 TICK = 0.04
@@ -82,7 +82,7 @@ class DutyCycle:
         self._waiters: dict[_Waiter, None] = {}
         self._stepping = trio.Lock()
         self._resting = trio.CancelScope()
-        self._rest = SHORTEST_REST
+        self._rest = MIN_REST_SECONDS
         self._turns = 0
         self._skip = 0
         self._skipping = 0
@@ -138,12 +138,12 @@ class DutyCycle:
 
     def hurry(self) -> None:
         """End a long rest of the task that steps: something is expected soon that makes no socket readable."""
-        if self.hurried or (self.readable is None and self._rest > SHORTEST_REST):
+        if self.hurried or (self.readable is None and self._rest > MIN_REST_SECONDS):
             self.wake()
 
     def wake(self) -> None:
         """End the rest of the task that steps, and begin with short ones again."""
-        self._rest = SHORTEST_REST
+        self._rest = MIN_REST_SECONDS
         self._resting.cancel()
 
     def push(self) -> None:
@@ -233,7 +233,7 @@ class DutyCycle:
                 while self.fault is None:
                     if self._step_on():
                         spins = BLIND_SPINS
-                        self._rest = SHORTEST_REST
+                        self._rest = MIN_REST_SECONDS
                     if self.readable is None and spins:
                         spins -= 1
                         give_way()
@@ -266,4 +266,4 @@ class DutyCycle:
                 await trio.sleep_forever()
             except trio.ClosedResourceError:
                 return
-        self._rest = min(self._rest * GROWTH, LONGEST_REST)
+        self._rest = min(self._rest * GROWTH, MAX_REST_SECONDS)

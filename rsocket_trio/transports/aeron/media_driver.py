@@ -278,13 +278,13 @@ class MediaDriver:
 
 def _epolls() -> set[int]:
     """Return the descriptors of this process that are sets of others to poll."""
-    found = set()
+    descriptors = set()
     if sys.platform == "linux":
         for name in os.listdir("/proc/self/fd"):
             with suppress(OSError):
                 if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]":
-                    found.add(int(name))
-    return found
+                    descriptors.add(int(name))
+    return descriptors
 
 
 _DRIVERS: trio.lowlevel.RunVar[dict[str, MediaDriver]] = trio.lowlevel.RunVar("media drivers")

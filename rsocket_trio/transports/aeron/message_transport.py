@@ -9,7 +9,7 @@ import trio
 from trio.lowlevel import checkpoint
 
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
-from rsocket_trio.limits import LARGEST_FRAME
+from rsocket_trio.limits import MAX_FRAME_BYTES
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.transports.aeron.media_driver import MediaDriver
 from rsocket_trio.transports.aeron.publications import (
@@ -43,7 +43,7 @@ class AeronTransport(MessageTransport, trio.abc.AsyncResource):
         self.driver = driver
         self._publication = publication
         self._subscription = subscription
-        self.largest = LARGEST_FRAME
+        self.largest = MAX_FRAME_BYTES
         """Bytes of the largest message that is received."""
         self._ready: list[bytes] = []
         self._unsent: deque[bytes] = deque()

@@ -26,7 +26,7 @@ from rsocket_trio.errors import readable
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.framing import CROWD
 from rsocket_trio.tools.exception_groups import nursery_beside
-from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, FIRST_READ_SIZE, LARGEST_READ, has_unread, say_the_end
+from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, FIRST_READ_SIZE, MAX_READ_BYTES, has_unread, say_the_end
 from rsocket_trio.transports.error_text import HandshakeFailed, PeerLeft, reason
 from rsocket_trio.transports.first_bytes import HEAD_SIZE, HTTP_2, PREFACE, server_protocol
 from rsocket_trio.transports.http2 import http2_frames as frames
@@ -176,7 +176,7 @@ class Multiplexed:
     async def _read_all(self) -> None:
         while chunk := bytes(await self._stream.receive_some(self._read_size)):
             if len(chunk) >= self._read_size:
-                self._read_size = min(2 * self._read_size, LARGEST_READ)
+                self._read_size = min(2 * self._read_size, MAX_READ_BYTES)
             # Frames that cost much come in portions, and other tasks run in between.
             while self._feed(chunk):
                 chunk = b""

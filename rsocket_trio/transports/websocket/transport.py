@@ -17,7 +17,7 @@ from rsocket_trio.transports.base import Handshake, MessageTransport
 from rsocket_trio.transports.byte_stream import (
     DISCARD_LIMIT,
     FIRST_READ_SIZE,
-    LARGEST_READ,
+    MAX_READ_BYTES,
     cut_prompt,
     has_unread,
     next_read_size,
@@ -182,7 +182,7 @@ class WebSocketTransport(MessageTransport):
         reader = self._reader
         ready = reader.feed(chunk)
         judged = len(ready) + JUDGED * reader.judged
-        self._read_size = next_read_size(self._read_size, len(chunk), judged, LARGEST_READ)
+        self._read_size = next_read_size(self._read_size, len(chunk), judged, MAX_READ_BYTES)
         return ready
 
     async def _answer(self) -> None:

@@ -162,9 +162,9 @@ class MessageReader:
                 run = range(body, body + stride * count_alike(chunk, offset, start, stride, end), stride)
                 if run:
                     if key_size:
-                        ready += [masked(chunk[each : each + length], chunk[each - KEY : each]) for each in run]
+                        ready += [masked(chunk[first : first + length], chunk[first - KEY : first]) for first in run]
                     else:
-                        ready += [chunk[each : each + length] for each in run]
+                        ready += [chunk[first : first + length] for first in run]
                     offset += stride * len(run)
                     continue
             offset = body + length

@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 import pytest
 
-from rsocket_trio.limits import LARGEST_FRAME, MIB, Limits
+from rsocket_trio.limits import MAX_FRAME_BYTES, MIB, Limits
 from rsocket_trio.mux.events import Event, ItemReceived, RequestReceived
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32, whole
 from rsocket_trio.mux.stream_state import Interaction
@@ -23,7 +23,7 @@ from tests.rsocket.pairs import SessionPair
 from tests.rsocket.test_vectors import ALL, FILES
 
 SIZES: Final = (0, 1, 63, 64, 65, 65_535, MIB)
-FRAGMENTS: Final = (64, 1024, 16 * 1024, LARGEST_FRAME)
+FRAGMENTS: Final = (64, 1024, 16 * 1024, MAX_FRAME_BYTES)
 QUICK: Final = 3_000
 """Frames that a case of the suite may take."""
 LARGEST: Final = 300

@@ -12,7 +12,7 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.limits import LARGEST_FRAME
+from rsocket_trio.limits import MAX_FRAME_BYTES
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
@@ -76,10 +76,10 @@ def server_over(stream: trio.abc.Stream) -> WebSocketTransport:
 async def test_the_largest_frame_passes_and_one_byte_more_closes_with_1009() -> None:
     """RS10-FRM-04."""
     async with transport_pair(URI) as (client, server), trio.open_nursery() as nursery:
-        nursery.start_soon(client.send, [bytes(LARGEST_FRAME)])
+        nursery.start_soon(client.send, [bytes(MAX_FRAME_BYTES)])
         (frame,) = await server.receive()
-        assert len(frame) == LARGEST_FRAME
-        nursery.start_soon(send_ignoring_a_loss, client, bytes(LARGEST_FRAME + 1))
+        assert len(frame) == MAX_FRAME_BYTES
+        nursery.start_soon(send_ignoring_a_loss, client, bytes(MAX_FRAME_BYTES + 1))
         with pytest.raises(RemoteProtocolError, match="1009"):
             await server.receive()
         nursery.start_soon(server.finish)
