@@ -99,7 +99,7 @@ def _selected(figures: dict[str, Any], verb: str) -> str:
 
 
 PARTS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {"spark reads": reads, "spark writes": writes}
-PAGES: Final = (ROOT / "docs/reference/spark.md", ROOT / "docs/explanation/spark-guarantees.md")
+PAGES: Final = (ROOT / "docs/howto/spark.md", ROOT / "docs/explanation/spark-guarantees.md")
 """The pages that have parts."""
 PART: Final = re.compile(r"(<!-- measured: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
+
+import rsocket_trio
 
 PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
 REPOSITORY = PROJECT["urls"]["Source"]
@@ -24,6 +27,9 @@ intersphinx_mapping = {
     "trio": ("https://trio.readthedocs.io/en/stable", "inventories/trio.inv"),
 }
 autodoc_member_order = "bysource"
+# What other libraries' classes have is not repeated.
+FOREIGN = "BaseException, Exception, StreamingQueryListener, DataSource, Protocol, Generic, ABC, dict, tuple"
+autodoc_default_options = {"members": True, "inherited-members": FOREIGN}
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 100
 myst_heading_anchors = 4
@@ -49,7 +55,32 @@ def link_to_repository(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\(([^)#:]+)\)", absolute, source[0])
 
 
+def find_attributes(app: Sphinx) -> None:
+    """Have the attributes documented of classes that say to be of the package, which is not the module they are in."""
+    package = ModuleAnalyzer.for_module("rsocket_trio")
+    package.analyze()
+    for home in rsocket_trio._HOMES:
+        module = ModuleAnalyzer.for_module(f"rsocket_trio.{home}")
+        module.analyze()
+        package.attr_docs |= module.attr_docs
+        package.annotations |= module.annotations
+        package.tagorder |= module.tagorder
+
+
+def shorten_signature(
+    app: Sphinx, what: str, name: str, thing: object, options: object, signature: str | None, returned: str | None
+) -> tuple[str, str | None] | None:
+    """Show no arguments of a class whose directive has ``()``, as users do not make it, and shorten defaults."""
+    if signature is None:
+        return None
+    if what == "class" and signature == "()":
+        return "", None
+    return re.sub(r"\b(Limits|StreamuxOptions|Backoff|CallTerms)\([^()]+\)", r"\1()", signature), returned
+
+
 def setup(app: Sphinx) -> None:
     """Register what these pages need."""
     app.connect("source-read", link_to_repository)
+    app.connect("builder-inited", find_attributes)
+    app.connect("autodoc-process-signature", shorten_signature)
     app.add_lexer("haproxy", TextLexer)

@@ -21,13 +21,14 @@ def shows_options(function: F) -> F:
     """Give a function with ``**options: Unpack[TheDict]`` a signature that names each option, its type and default.
 
     The options stand between the function's own positional and keyword arguments. If ``TheDict`` is generic, its
-    argument stands in the types.
+    arguments, which are names, stand in the types.
     """
     signature = inspect.signature(function)
     *own, variable = signature.parameters.values()
-    name, _, argument = str(variable.annotation).removeprefix("Unpack[").removesuffix("]").partition("[")
+    name, _, arguments = str(variable.annotation).removeprefix("Unpack[").removesuffix("]").partition("[")
     declaration: Any = eval(name, sys.modules[function.__module__].__dict__)
-    stand_for = {generic.__name__: argument.removesuffix("]") for generic in getattr(declaration, "__parameters__", ())}
+    types = [generic.__name__ for generic in getattr(declaration, "__parameters__", ())]
+    stand_for = dict(zip(types, arguments.removesuffix("]").split(", "), strict=True)) if types else {}
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=stand_for.get(kind, kind))
         for name, (kind, default) in declared(declaration).items()

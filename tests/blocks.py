@@ -19,7 +19,7 @@ PORTS = ("7878", "7879", "7880", "7881")
 PORTS_FOR_PROGRAMS = range(10_000, 30_000)
 """Below those that the system gives to whoever asks for any: no other test takes one before its program listens."""
 
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _FILE = re.compile(r"# (\w+\.py)\n")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
+import runpy
 import shlex
 import shutil
 import ssl
@@ -38,7 +38,6 @@ from rsocket_trio.cli.interactions import COMMANDS as INTERACTIONS
 from rsocket_trio.cli.main import COMMANDS
 from rsocket_trio.connection.protocols import ALL
 from rsocket_trio.errors import CodedError
-from rsocket_trio.forms import FORMS
 from rsocket_trio.transports.schemes import REGISTRY, SPELLINGS
 from tests.blocks import (
     ROOT,
@@ -64,6 +63,7 @@ PATIENCE = 20.0
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 HOWTO = [path for path in PAGES if path.startswith("docs/howto/")]
 STREAMUX = page("docs/explanation/streamux.md")
+PROTOCOLS = [path for path in PAGES if path.startswith("docs/explanation/protocols/")]
 RESUMPTION = page("docs/explanation/resumption.md")
 REFERENCE = "\n".join(page(path) for path in PAGES if path.startswith("docs/reference/"))
 FAILURES = page("docs/howto/failures.md")
@@ -90,12 +90,12 @@ only say what the others begin with. What the page on servers shows are lines of
 TASKS = {
     path: code
     for path in PAGES
-    if path.startswith(("docs/howto/", "docs/reference/"))
+    if path.startswith(("docs/howto/", "docs/reference/", "docs/aeron.md"))
     and Path(path).stem not in RUN_ELSEWHERE
     and not Path(path).stem.startswith("from-")
     and (code := snippets(page(path)))
 }
-"""The snippets of each how-to, and of the reference."""
+"""The snippets of each how-to, of the reference, and of the page on Aeron."""
 OPENINGS = [path for path in HOWTO if path != "docs/howto/index.md"]
 NEEDED = {"docs/howto/analytics.md": "plotly"}
 """Libraries that programs of these pages need, beside what every environment of the tests has."""
@@ -319,13 +319,8 @@ async def test_the_page_on_resumption_works() -> None:
     assert printed == [*map(str, range(100)), "closed"]
 
 
-@pytest.mark.parametrize(
-    ("path", "heading"),
-    [("docs/reference/terms.md", "ResumeOptions"), ("docs/explanation/resumption.md", "Options")],
-    ids=["reference", "resumption"],
-)
-def test_the_tables_of_resume_options_are_those_of_the_code(path: str, heading: str) -> None:
-    documented = {name: default for name, default, *_ in rows_under(heading, page(path))}
+def test_the_table_of_resume_options_is_that_of_the_code() -> None:
+    documented = {name: default for name, default, *_ in rows_under("Options", RESUMPTION)}
 
     assert documented == {f"`{name}`": str(default) for name, default in attrs.asdict(ResumeOptions()).items()}
 
@@ -402,6 +397,22 @@ def stocked(responder: Responder) -> Responder:
     return responder
 
 
+# Frames that are drawn
+
+
+@each_row("path", PROTOCOLS)
+def test_frames_are_drawn_as_the_cases_have_them(path: str) -> None:
+    filled = runpy.run_path(str(ROOT / "docs/frames.py"))["filled"]
+
+    assert page(path) == filled(page(path)), "python docs/frames.py draws them anew"
+
+
+def test_every_dialect_has_a_page_with_its_frames() -> None:
+    drawn = re.findall(r"<!-- frames of (\S+) -->\n\n###", "".join(map(page, PROTOCOLS)))
+
+    assert sorted(drawn) == sorted(ALL)
+
+
 # Reference: nothing is missing and nothing is stale
 
 
@@ -411,37 +422,16 @@ def test_the_table_of_limits_is_that_of_the_code() -> None:
     assert documented == {f"`{name}`": said(name, default) for name, default in attrs.asdict(Limits()).items()}
 
 
-@pytest.mark.parametrize("function", [rsocket_trio.open_connection, rsocket_trio.serve], ids=lambda one: one.__name__)
-def test_the_tables_of_arguments_are_those_of_the_code(function: Any) -> None:
-    documented = [name for name, *_ in rows_under(function.__name__)]
-    parameters = [name for name in inspect.signature(function).parameters if name != "task_status"]
-
-    assert documented == [f"`{name}`" for name in parameters]
-
-
-def test_the_tables_of_streamux_options_are_those_of_the_code() -> None:
-    fields = attrs.asdict(StreamuxOptions())
+def test_the_table_of_streamux_options_is_that_of_the_code() -> None:
     explained = " ".join(name for name, *_ in rows_under("Options and negotiation", STREAMUX))
 
-    assert {
-        name.strip("`"): default for name, default, _ in rows_under("Streamux", page("docs/reference/dialects.md"))
-    } == {name: said_of_option(default) for name, default in fields.items()}
-    assert re.findall(r"`(\w+)`", explained) == list(fields)
+    assert re.findall(r"`(\w+)`", explained) == [field.name for field in attrs.fields(StreamuxOptions)]
 
 
 def test_the_limits_of_streamux_exist() -> None:
     named = " ".join(name for name, *_ in rows_under("Limits", STREAMUX))
 
     assert set(re.findall(r"`(\w+)`", named)) <= {field.name for field in attrs.fields(Limits)}
-
-
-def test_the_table_of_decorators_is_that_of_the_code() -> None:
-    documented = {
-        name.strip("`").removeprefix("@responder.").partition("(")[0]
-        for name, *_ in rows_under("Responder", page("docs/reference/responder.md"))
-    }
-
-    assert documented == set(FORMS)
 
 
 def test_the_table_of_errors_is_that_of_the_code() -> None:
@@ -495,7 +485,7 @@ def test_every_command_is_in_the_reference() -> None:
 
 def test_the_flags_here_for_those_of_rsc_are_flags_of_a_command() -> None:
     options = {name for command in INTERACTIONS.values() for param in command.params for name in param.opts}
-    cells = [here for _, here in rows_under("The flags of rsc")]
+    cells = [here for _, here in rows_under("The flags of rsc", page("docs/howto/from-spring.md"))]
     named = {word for cell in cells for word in re.findall(r"(?<=`)--?[\w-]+|(?<= )--[\w-]+(?=`)", cell)}
 
     assert named
@@ -518,12 +508,6 @@ def said(name: str, number: float) -> str:
         unit, size = ("MiB", 2**20) if whole % 2**20 == 0 else ("KiB", 2**10)
         return f"{whole // size} {unit}" + (" - 1" if number < whole else "")
     return f"{number:,.0f}"
-
-
-def said_of_option(default: object) -> str:
-    if isinstance(default, int) and not isinstance(default, bool):
-        return f"{default:,}"
-    return f'`"{default}"`' if isinstance(default, str) else f"`{default}`"
 
 
 def is_error(name: str) -> bool:

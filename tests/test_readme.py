@@ -1,4 +1,4 @@
-"""What the README says is true: its programs run as they stand there, its commands and its links exist."""
+"""What the README and the front page of the site say is true: their programs, their commands and their links."""
 
 from __future__ import annotations
 
@@ -38,16 +38,7 @@ def test_the_programs_and_commands_of_the_readme_show_what_it_says(tmp_path: Pat
     assert [command for command, _ in run] == ["python server.py &", "python client.py"]
 
     with running(tmp_path / "server.py", server):
-        # The server of the README says nothing, so the client tries until it is there.
-        deadline = monotonic() + PATIENCE
-        while True:
-            done = subprocess.run(
-                [sys.executable, "-c", client], capture_output=True, text=True, timeout=PATIENCE, check=False
-            )
-            if done.returncode == 0 or monotonic() > deadline:
-                break
-            sleep(0.1)
-
+        done = run_until_served(client)
         for command, shown in look:
             play(f"$ {command}\n{shown}", tmp_path, [])
 
@@ -93,6 +84,34 @@ def test_the_commands_of_the_readme_exist() -> None:
 
 def test_the_links_of_the_readme_resolve() -> None:
     assert [link for link in links(README) if "://" not in link and not (ROOT / link).exists()] == []
+
+
+def test_the_programs_of_the_front_page_show_what_it_says(tmp_path: Path) -> None:
+    text = with_free_ports(page("docs/index.md"))
+    server, client = (block.text for block in blocks(text) if block.language == "python")
+    [session] = (commands(block.text) for block in blocks(text) if block.language == "console")
+
+    with running(tmp_path / "server.py", server):
+        done = run_until_served(client)
+
+    assert session == [
+        ("python server.py &", ""),
+        ("python client.py", done.stdout),
+    ]
+    assert done.stderr == ""
+    assert all(len([line for line in program.splitlines() if line]) <= 9 for program in (server, client))
+
+
+def run_until_served(client: str) -> subprocess.CompletedProcess[str]:
+    """Run a client again and again until its server is there, which says nothing itself."""
+    deadline = monotonic() + PATIENCE
+    while True:
+        done = subprocess.run(
+            [sys.executable, "-c", client], capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        if done.returncode == 0 or monotonic() > deadline:
+            return done
+        sleep(0.1)
 
 
 @contextmanager

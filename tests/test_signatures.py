@@ -15,6 +15,7 @@ from rsocket_trio.server.options import ServeOptions, StreamServeOptions
 from rsocket_trio.signatures import completed, declared, shows_options
 
 T = TypeVar("T")
+U = TypeVar("U")
 SIZE = 5
 
 
@@ -25,10 +26,11 @@ class Options(TypedDict, total=False):
     size: Annotated[int, SIZE]
 
 
-class GenericOptions(Options, Generic[T], total=False):
-    """Another one, whose type is open."""
+class GenericOptions(Options, Generic[T, U], total=False):
+    """Two more, whose types are open."""
 
     setup: Annotated[T, b"nothing"]
+    seconds: Annotated[U, 1.0]
 
 
 @shows_options
@@ -38,7 +40,7 @@ def make(place: str, *, task: int = 0, **options: Unpack[Options]) -> dict[str, 
 
 
 @shows_options
-async def make_later(place: str, **options: Unpack[GenericOptions[bytes]]) -> dict[str, Any]:
+async def make_later(place: str, **options: Unpack[GenericOptions[bytes, float]]) -> dict[str, Any]:
     """Make something later."""
     return dict(completed(make_later, options))
 
@@ -48,6 +50,7 @@ def test_a_signature_has_every_option_with_its_type_and_default() -> None:
         "(place: 'str', *, name: 'str | None' = None, size: 'int' = 5, task: 'int' = 0) -> 'dict[str, Any]'"
     )
     assert inspect.signature(make_later).parameters["setup"].annotation == "bytes"
+    assert inspect.signature(make_later).parameters["seconds"].annotation == "float"
     assert inspect.iscoroutinefunction(make_later)
     assert "size: 'int' = 5" in pydoc.render_doc(make, renderer=pydoc.TextDoc())
 

@@ -42,7 +42,7 @@ class Capture:
     ``format`` is ``parquet``, which needs pyarrow, or ``jsonl``. A file is complete, and gets its name, after
     ``rotate_seconds`` or at about ``rotate_bytes``, and when the capture is closed. Frames that wait to be decoded are
     bounded by ``buffer_frames`` and ``buffer_bytes`` (and one read more); frames beyond are dropped and counted.
-    ``host`` is the name in the rows, that of the machine by default.
+    ``host`` is the name in the rows, that of the machine by default, and ``capture_id`` names this capture there.
 
     A capture belongs to the connections of one event loop. Connections never wait for the disk; when the disk fails,
     ``error`` holds the reason and all further frames are dropped.

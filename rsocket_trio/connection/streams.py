@@ -185,7 +185,7 @@ class Incoming(StreamObserver):
     """The items of a stream that this side requested: ``async with`` opens it, ``async for`` reads it.
 
     Leaving the block cancels the stream, unless it has ended. An ERROR of the responder is raised to the reader after
-    the items that came before it.
+    the items that came before it. ``request`` is the payload that opened the stream.
     """
 
     __slots__ = (

@@ -166,7 +166,8 @@ class Crew:
 
 def prepare_worker(part: Part, uri: str, level: int, inherited: Sequence[Inherited]) -> tuple[int, Work]:
     """Return the work of a worker: to make its part of the load for the crew at ``uri``, and log from a level on."""
-    logging.basicConfig(level=level)
+    # Why a connection is refused or lost is told by the load's error, and counted: not as a warning of each as well.
+    logging.basicConfig(level=logging.ERROR if level == logging.WARNING else level)
     return 0, partial(work, part, uri)
 
 

@@ -1,25 +1,12 @@
-"""The page on loads has every term, and the command every option that it has."""
+"""The options of the command become terms of a load."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
-
-import attrs
 
 from rsocket_trio.cli.load import command as load_command
 from rsocket_trio.cli.load import terms_of
 from rsocket_trio.loadgen.plan import Plan
-from tests.blocks import page
-
-PAGE = page("docs/reference/loadgen.md")
-
-
-def test_the_page_has_every_term() -> None:
-    [table] = [part for part in PAGE.split("\n\n") if part.startswith("| term |")]
-    names = [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])]
-
-    assert sorted(names) == sorted(field.name for field in attrs.fields(Plan) if field.name != "uri")
 
 
 def test_options_become_terms() -> None:

@@ -1,4 +1,4 @@
-"""The page on testing: its tests pass, and its table of faults is that of the code."""
+"""The page on testing: its tests pass."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import attrs
-
-from rsocket_trio.testing import Faults
 from tests.blocks import ROOT, blocks, page
 
 PAGE = page("docs/howto/testing.md")
-REFERENCE = page("docs/reference/testing.md")
-FAULTS = REFERENCE.partition("\n## Faults\n")[2]
 FILES = {
     block.text.partition("\n")[0].removeprefix("# "): block.text for block in blocks(PAGE) if block.language == "python"
 }
@@ -42,9 +37,3 @@ def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
 def test_every_example_names_its_file() -> None:
     assert len(FILES) == sum(block.language == "python" for block in blocks(PAGE))
     assert all(re.fullmatch(r"\w+\.py", name) for name in FILES)
-
-
-def test_the_table_of_faults_is_that_of_the_code() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| `?([^|`]+)`? \|", FAULTS, re.MULTILINE)
-
-    assert rows == [(field.name, str(field.default).replace("'", '"')) for field in attrs.fields(Faults)]
