@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, suppress
-from contextvars import copy_context
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial, wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -18,76 +15,12 @@ import trio
 import rsocket_trio
 from rsocket_trio.errors import ConnectionClosed
 from rsocket_trio.mux.flow_control import checked_request_n
+from rsocket_trio.tools.trio_thread import TrioThread
 
 P = ParamSpec("P")
 T = TypeVar("T")
-LOOP_CHECK_INTERVAL = 0.5
-"""Seconds between looks whether a loop was closed that still has connections."""
 threads: WeakKeyDictionary[asyncio.AbstractEventLoop, TrioThread] = WeakKeyDictionary()
-
-
-class TrioThread:
-    """The thread of Trio that serves all connections of one event loop. It ends with the last of them."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.users = 0
-        self.ready: asyncio.Future[None] = loop.create_future()
-        self.stopping = trio.Event()
-        # A daemon, so that a connection that was forgotten does not keep the interpreter from ending.
-        self.thread = threading.Thread(target=trio.run, args=(self._run,), name="rsocket_trio.asyncio", daemon=True)
-        self.thread.start()
-
-    async def _run(self) -> None:
-        """Let the calls run, which are system tasks, until no connection is left or the loop was closed."""
-        self._token = trio.lowlevel.current_trio_token()
-        self.post(self.ready.set_result, None)
-        while not self.stopping.is_set():
-            if self.loop.is_closed():
-                logging.getLogger("rsocket_trio").warning("an event loop was closed before its connections")
-                return
-            with trio.move_on_after(LOOP_CHECK_INTERVAL):
-                await self.stopping.wait()
-
-    def post(self, function: Callable[..., object], *arguments: object) -> None:
-        """Have the loop call ``function``, from Trio's thread."""
-        with suppress(RuntimeError):  # the loop was closed
-            self.loop.call_soon_threadsafe(function, *arguments)
-
-    def soon(self, function: Callable[..., object], *arguments: object) -> None:
-        """Have Trio call a plain ``function``, behind what was asked of it before."""
-        with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(function, *arguments)
-
-    async def call(self, function: Callable[..., Awaitable[T]], *arguments: object, **options: object) -> T:
-        """Return what an async ``function`` returns in Trio. A cancellation goes there, and waits for its end."""
-        if asyncio.get_running_loop() is not self.loop:
-            raise RuntimeError("the connection belongs to another event loop")
-        done: asyncio.Future[T] = self.loop.create_future()
-        scope, closed = trio.CancelScope(), ConnectionClosed("the connection was closed by this side")
-
-        async def run() -> None:
-            settle = partial(done.set_exception, closed)
-            try:
-                with scope:
-                    settle = partial(done.set_result, await function(*arguments, **options))
-            except Exception as error:
-                settle = partial(done.set_exception, error)
-            finally:
-                self.post(settle)
-
-        try:
-            self._token.run_sync_soon(partial(trio.lowlevel.spawn_system_task, run, context=copy_context()))
-            return await asyncio.shield(done)
-        except trio.RunFinishedError:
-            raise closed from None
-        except asyncio.CancelledError:
-            self.soon(scope.cancel)
-            while not done.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([done])
-            done.exception()  # asked for, or the loop would report it
-            raise
+"""The thread of each loop that has connections; it ends with the last of them."""
 
 
 class TrioBlock:
@@ -103,7 +36,7 @@ class TrioBlock:
         self._owns_thread = thread is None
         self._thread = cast("TrioThread", thread)
         self._leaving = trio.Event()
-        self._is_left = self._has_cancelled = self._is_over = False
+        self._is_inside = self._has_failed = self._has_cancelled = self._is_over = False
         self._items: deque[object] = deque()
 
     async def __aenter__(self) -> Self:
@@ -120,51 +53,59 @@ class TrioBlock:
             self._task.cancel()
             await asyncio.wait([self._task])
             raise
-        if not opened.done():
-            await self._task  # raises why it can't be opened
-        self._task.add_done_callback(self._has_ended)
+        if self._has_failed or not opened.done():
+            await self._task  # raises why
+        self._is_inside = True
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if asyncio.get_running_loop() is not self._thread.loop:
             raise RuntimeError("the block is left in another event loop than it was entered in")
-        self._is_left = True
+        self._is_inside = False
         if self._has_cancelled:
             self._body.uncancel()
-        elif kind is None:
+        elif kind is None or (self._owns_thread and issubclass(kind, ConnectionClosed)):
             self._thread.soon(self._leaving.set)
         else:
             self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=kind is not None and not self._has_cancelled)
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._has_failed or kind is None:
+            self._task.result()
 
     async def _hold(self, opened: asyncio.Future[None]) -> None:
         """Keep the block open until it is left. The last block of a thread ends it."""
         try:
             await asyncio.shield(self._thread.ready)
             await self._thread.call(self._hold_in_trio, opened)
+        except Exception:
+            # A stream fails with its connection only, and its readers hear of that.
+            self._has_failed = self._owns_thread
+            self._has_cancelled = self._has_failed and self._is_inside and self._body.cancel()
+            raise
         finally:
             self._thread.users -= self._owns_thread
             if not self._thread.users and threads.get(self._thread.loop) is self._thread:
                 del threads[self._thread.loop]
+                self._thread.is_over = True  # first: it may be about to begin
                 self._thread.soon(self._thread.stopping.set)
                 if not self._thread.loop.is_closed():
-                    await asyncio.to_thread(self._thread.thread.join)
+                    await asyncio.shield(self._thread.ended)
+                    self._thread.thread.join()  # its last instructions
 
     async def _hold_in_trio(self, opened: asyncio.Future[None]) -> None:
         async with self._opening as self._inner:
             self._thread.post(opened.set_result, None)
             await self._leaving.wait()
 
-    def _has_ended(self, task: asyncio.Task[None]) -> None:
-        if not self._is_left and not task.cancelled() and task.exception() is not None:
-            self._has_cancelled = self._body.cancel()
-
     def __getattr__(self, name: str) -> object:
+        if name == "lease":  # is of the time in Trio
+            return trio.from_thread.run_sync(getattr, self._inner, name, trio_token=self._thread._token)
         member = getattr(self._inner, name)
         if name in ("request_stream", "request_channel", "request_subscription"):
             return lambda *arguments, **options: TrioBlock(member(*arguments, **options), self._thread)
-        if name == "request_n":
-            return lambda request_n: self._thread.soon(member, checked_request_n(request_n))
+        if name in ("request_n", "on_state"):
+            check = checked_request_n if name == "request_n" else lambda function: function
+            return lambda argument: self._thread.soon(member, check(argument))
         return partial(self._thread.call, member) if callable(member) and name != "_sends" else member
 
     def remote(self, contract: object, *, auth: object = None, metadata: object = ()) -> object:

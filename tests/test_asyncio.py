@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -253,6 +253,59 @@ def test_a_block_that_fails_in_trio_cancels_the_task_in_it(server: Served) -> No
                 await asyncio.sleep(3600)
 
     run(main())
+
+
+def test_the_error_of_a_block_is_raised_at_its_end_also_if_a_call_in_it_heard_first(server: Served) -> None:
+    may_fail = threading.Event()
+
+    async def lists() -> AsyncIterator[list[str]]:
+        yield [server.uri]
+        await trio.to_thread.run_sync(may_fail.wait)
+        raise LookupError("no more lists")
+
+    async def main() -> None:
+        async def ask() -> None:
+            async with open_pool(lists()) as pool:
+                await pool.request_response("Ada", route="greet")
+                may_fail.set()
+                await pool.request_response(route="slow")
+
+        with pytest.raises(LookupError, match="no more lists"):
+            await ask()
+        await asyncio.sleep(0)  # where a cancellation that was left over would be heard
+
+    run(main())
+
+
+def test_a_stream_that_was_forgotten_cancels_nobody(server: Served) -> None:
+    async def main() -> None:
+        async with open_connection(server.uri) as connection:
+
+            async def numbers() -> AsyncGenerator[str, None]:
+                async with connection.request_stream("1000", route="count", initial_request_n=2) as items:
+                    async for item in items:
+                        yield item.text
+
+            kept = numbers()
+            assert await anext(kept) == "0"
+        await asyncio.sleep(0)  # where a cancellation would be heard
+        await kept.aclose()
+
+    run(main())
+
+
+def test_states_are_told_and_a_lease_can_be_looked_at(server: Served) -> None:
+    states: list[str] = []
+
+    async def main() -> None:
+        async with open_connection(server.uri) as connection:
+            connection.on_state(states.append)
+            assert connection.lease is None
+            await connection.ping()
+            await connection.drain()
+
+    run(main())
+    assert states[-1] == "closed"
 
 
 def test_a_block_is_left_in_its_own_loop(server: Served) -> None:

@@ -118,7 +118,7 @@ class Forwarder:
     async def _finish(self, engine: Engine, request: Payload, result: Payload | RSocketError) -> Payload:
         """Return an answer over ``engine``, or over another one for an error of a request that was not processed."""
         if isinstance(result, Payload):
-            return result
+            return checked_answer(result)
         with translated_errors():
             following = await self.requester._next_engine(result, [engine])
             if following is None:
@@ -209,14 +209,19 @@ def converted_metadata(metadata: bytes, mime: str | int, far_mime: str | int) ->
 
 def has_odd_answers(near: Connection, session: Session) -> bool:
     """Return whether an answer of ``session`` may have what the dialect of a client lacks."""
-    return not near.setup.metadata_mime or session.dialect.mime_fields
+    return not near.setup.metadata_mime or session.dialect.mime_fields or session.dialect.metadata_types
 
 
 def checked_answer(payload: Payload) -> Payload:
     """Return an answer as its client gets it. Raise ``ApplicationError`` for what its dialect can't carry."""
     near = current_connection()
-    has_types = near._engine.session.dialect.mime_fields
-    if (payload.metadata is not None and not near.setup.metadata_mime) or (payload.data_mime and not has_types):
+    dialect = near._engine.session.dialect
+    has_types = payload.data_mime is not None or payload.metadata_mime is not None
+    if (
+        (payload.metadata is not None and not near.setup.metadata_mime)
+        or (has_types and not dialect.mime_fields)
+        or (payload.metadata_type and not dialect.metadata_types)
+    ):
         raise ApplicationError(f"the answer has metadata, or a type of its own, and {near.dialect} has no such thing")
     return payload
 

@@ -46,6 +46,8 @@ class Capabilities:
     """Bytes of one message that may wait for its reader before it is refused; ``None`` for no such bound."""
     mime_fields: bool = False
     """MIME types are texts or numbers of well-known ones, and a payload may name its own."""
+    metadata_types: bool = False
+    """Metadata has a type byte."""
     routes: bool = True
     """Requests may have routes."""
 

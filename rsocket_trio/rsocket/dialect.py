@@ -77,8 +77,6 @@ class Dialect(Capabilities):
     """SETUP agrees on keepalives and a lifetime above 0; otherwise it may say nothing of them, or 0 for none."""
     ids_have_parity: bool = True
     """Client and server use odd and even ids, so that an id tells who opened the stream."""
-    metadata_types: bool = False
-    """Metadata has a type byte."""
     parity_is_learnt: bool = False
     """A server takes its client's parity from the connection's first request, and uses the other one itself."""
     client_swaps_ids: bool = False

@@ -256,8 +256,9 @@ async def serve_stream(
     async with recording_into(terms["capture"]) as recording:
         server = Server(responder, terms, recording)
         transport = as_transport(stream)
-        if path is not None or known:
-            transport.handshake = attrs.evolve(transport.handshake, path=path, headers=known)
+        facts = transport.handshake
+        own_path = facts.path if path is None else path
+        transport.handshake = attrs.evolve(facts, path=own_path, headers=known or facts.headers)
         async with server.open_handlers(terms["grace"]) as handlers:
             served = trio.Event()
             handlers.start_soon(server.serve_one, transport, served)

@@ -410,6 +410,20 @@ async def test_what_the_far_dialect_lacks_is_refused_with_the_reason(autojump_cl
             await anext(items)
 
 
+async def test_an_answer_that_the_clients_dialect_cannot_carry_fails_that_request_alone(
+    autojump_clock: MockClock,
+) -> None:
+    async with forwarded(dialect="reactivesocket/0.0") as far, open_connection(NEAR) as client:
+
+        @far.responder.request_response("typed")
+        def typed(request: Payload) -> Payload:
+            return Payload(b"x", b"m", metadata_type=5)
+
+        with pytest.raises(ApplicationError, match=r"rsocket/1\.0 has no such thing"):
+            await client.request_response(route="typed")
+        assert (await client.request_response(b"x", route="echo")).data == b"x"
+
+
 # The far side goes
 
 
