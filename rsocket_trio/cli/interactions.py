@@ -166,7 +166,8 @@ async def measure(connection: Connection, output: Output, count: int, interval: 
             shown = "lost" if scope.cancelled_caught else f"{times[-1]:.3f} ms"
             await output.write_line(f"ping {number}: {shown}".encode())
             if number < count:
-                await trio.sleep_until(next_ping)
+                with trio.move_on_at(next_ping):
+                    raise await connection.wait_closed()
     finally:
         if times:
             line = f"min {min(times):.3f} ms, median {median(times):.3f} ms, max {max(times):.3f} ms"
