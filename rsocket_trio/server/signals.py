@@ -1,4 +1,4 @@
-"""What a program that serves sets in its process: how SIGINT and SIGTERM stop it, and how often Python collects.
+"""Process settings of a program that serves: how SIGINT and SIGTERM stop it, and how often Python collects.
 
 The first signal stops it in good order, a second one ends the process. ``until_interrupted`` handles SIGINT alone, for
 work that has a result.
