@@ -32,7 +32,7 @@ class Findings:
     failures: Sequence[Finding]
     alone: Sequence[Finding]
     chapters: Mapping[str, str] = attrs.field(factory=dict)
-    """What the cases of a chapter are about."""
+    """The subjects of the chapters."""
 
 
 @attrs.frozen

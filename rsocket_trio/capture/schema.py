@@ -23,7 +23,7 @@ RTT_BUCKETS: Final = 32
 """Buckets of a keepalive histogram: bucket n counts round trips of less than 2**n microseconds, not below 2**(n-1)."""
 
 Outcome: TypeAlias = Literal["complete", "error", "cancel", "conn_lost", "rejected", "lease_denied", "unknown"]
-"""How a stream ended: ``unknown`` if its end may be among frames that were dropped."""
+"""The ways in which a stream ends: ``unknown`` if its end may be among frames that were dropped."""
 
 
 @attrs.frozen

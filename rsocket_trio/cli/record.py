@@ -69,7 +69,7 @@ class StreamRecorder:
     name: str
     is_channel: bool
     position: int = attrs.field(default=attrs.Factory(lambda self: self.log.bounds(0)[1], takes_self=True))
-    """Where the next item goes."""
+    """The position of the next item."""
     items: int = 0
     """Items that were committed since the start."""
     reconnects: int = 0

@@ -99,7 +99,7 @@ class FailoverRequester(
     def __init__(self, wait: bool) -> None:
         self._wait = wait
         self._changes = ParkingLot()
-        """Where requests wait for a connection; whatever changes one wakes them."""
+        """The place where requests wait for a connection; whatever changes one wakes them."""
 
     def _calls(self) -> RequestCalls:
         from rsocket_trio.services.calls import client

@@ -16,7 +16,7 @@ from rsocket_trio.loadgen.plan import Plan
 NS = 1e9
 
 Outcome: TypeAlias = Literal["due", "ok", "error", "dropped", "late", "items", "done"]
-"""What is counted, in the second in which a request was due; only ``done`` in the one in which it was answered."""
+"""The outcomes, counted in the second in which a request was due, but ``done`` in the one of its answer."""
 Time: TypeAlias = Literal["latency", "service", "lag", "behind", "first_item"]
 """Times in nanoseconds: ``latency`` from when a request was due to the end of its answer, ``service`` the same from
 when it was begun, ``lag`` the difference; ``behind`` the part of the lag that the server has no part in, until the load

@@ -103,7 +103,7 @@ class ResumePositions:
     _dropped: int = 0
     """The position before which the client keeps no more, as it said when it came back."""
     _asked: dict[bytes, int] | None = None
-    """Where the first frame of a request ends, by its stream id, while it is kept and nothing came on its stream."""
+    """The position behind a request's first frame, by stream id, while that is kept and nothing came on the stream."""
     _unmarked: dict[int, None] | None = None
     """The streams that are not resumable, in a dialect that marks those that are."""
 

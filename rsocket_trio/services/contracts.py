@@ -20,6 +20,7 @@ from rsocket_trio.services.codec_choice import CodecChoices, Encode, reader_of
 from rsocket_trio.services.route_patterns import CATCH_ALL, MethodRoute, RoutePattern, parse
 from rsocket_trio.services.signature_plan import (
     ABSENT,
+    CHANNELS,
     KEYWORD_ONLY,
     POSITIONAL_ONLY,
     TYPED_CHANNELS,
@@ -289,8 +290,14 @@ def _plan_of(plan: SignaturePlan, function: Callable[..., object]) -> SignatureP
     if plan.interaction == "request_channel" and own:
         # It is the parameter that the contract does not name.
         channel = next(iter(own.values()))
-        generates = stands_for(function) == "async generator"
-        source = ArgumentSource.RECEIVING if generates else ArgumentSource.TYPED_CHANNEL
+        try:
+            annotated = typed_signature(function)
+            source = None if annotated is None else source_of(annotated.parameters[channel.name].annotation)
+        except TypeError:
+            source = None  # of types that are local names elsewhere: the contract has them
+        if source not in CHANNELS:
+            generates = stands_for(function) == "async generator"
+            source = ArgumentSource.RECEIVING if generates else ArgumentSource.TYPED_CHANNEL
         parameters.append(Parameter(channel.name, source, plan.items, plan.reply, ABSENT, channel.kind))
     return SignaturePlan(plan.interaction, plan.name, parameters, plan.reply, plan.items)
 

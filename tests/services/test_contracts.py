@@ -13,6 +13,7 @@ import trio
 
 from rsocket_trio import (
     ApplicationError,
+    Channel,
     Connection,
     Payload,
     ReconnectingClient,
@@ -432,6 +433,25 @@ class NoMethod:
 class NoChannel:
     async def place(self) -> None:
         return
+
+
+class WithRawChannel:
+    async def place(self, channel: Channel) -> None:
+        async for item in channel:
+            await channel.send(item.data)
+
+
+async def test_an_implementation_gets_the_channel_that_it_annotates() -> None:
+    responder = Responder()
+    responder.serve_as(OneChannel, WithRawChannel())  # type: ignore[misc]  # payloads are the contract's objects in JSON
+
+    async with (
+        connected_pair(responder, data_mime="application/json") as pair,
+        pair.client.remote(OneChannel).place() as channel,
+    ):
+        await channel.send(Order("ACME", 1))
+        await channel.send_eof()
+        assert [order async for order in channel] == [Order("ACME", 1)]
 
 
 @pytest.mark.parametrize(
