@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -302,11 +302,8 @@ class Child:
 
 
 @asynccontextmanager
-async def open_child(start: StartMessage, stderr: IO[bytes] | None = None) -> AsyncIterator[Child]:
-    """Run a process of the same Python for as long as the block, which ends by waiting for its end.
-
-    ``stderr`` is a file for what it writes there; by default that goes where ours goes.
-    """
+async def open_child(start: StartMessage) -> AsyncIterator[Child]:
+    """Run a process of the same Python for as long as the block, which ends by waiting for its end."""
     ours, theirs = socket.socketpair()
     try:
         with theirs:
@@ -314,7 +311,6 @@ async def open_child(start: StartMessage, stderr: IO[bytes] | None = None) -> As
             process = await trio.lowlevel.open_process(
                 [sys.executable, "-P", "-c", BOOT, start.name, str(descriptor), HOME],
                 stdin=subprocess.DEVNULL,
-                stderr=stderr,
                 pass_fds=[descriptor, *start.descriptors],
                 # A terminal's signals are for the supervisor, which tells its workers what to do.
                 process_group=0,
