@@ -118,7 +118,7 @@ class Forwarder:
     async def _finish(self, engine: Engine, request: Payload, result: Payload | RSocketError) -> Payload:
         """Return an answer over ``engine``, or over another one for an error of a request that was not processed."""
         if isinstance(result, Payload):
-            return checked_answer(result)
+            return result
         with translated_errors():
             following = await self.requester._next_engine(result, [engine])
             if following is None:
@@ -208,7 +208,7 @@ def converted_metadata(metadata: bytes, mime: str | int, far_mime: str | int) ->
 
 
 def has_odd_answers(near: Connection, session: Session) -> bool:
-    """Return whether an answer of ``session`` may have what the dialect of a client lacks."""
+    """Return whether an answer of ``session`` may have what the dialect of a client lacks: it is checked then."""
     return not near.setup.metadata_mime or session.dialect.mime_fields or session.dialect.metadata_types
 
 

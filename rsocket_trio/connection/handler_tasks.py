@@ -208,9 +208,7 @@ class RelayedResponse(StreamObserver):
         self._far.owner = None
         self._far_port.session.outbox.on_answer(self._far)
         port = self._port
-        # What not every dialect has is for the task: it may be refused, which is no fault of the far side.
-        is_odd = payload.metadata_type or payload.data_mime is not None or payload.metadata_mime is not None
-        if is_odd or not port.session.outbox.has_room(payload):
+        if not port.session.outbox.has_room(payload):
             self._go_on(payload)
             return
         self._near.owner = None
