@@ -11,6 +11,7 @@ import java.net.InetAddress
 import java.net.ServerSocket
 import kotlin.concurrent.thread
 import kotlin.system.exitProcess
+import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.InternalCoroutinesApi
 import kotlinx.coroutines.SupervisorJob
@@ -97,9 +98,8 @@ suspend fun RSocket.obey(words: List<String>): String {
         "push" -> metadataPush(Buffer().apply { writeString(words[1]) })
         "leave" -> coroutineContext.job.cancelAndJoin()
         "end" -> {
-            // Why the connection ended is the cause of what its job ended with.
             coroutineContext.job.join()
-            throw generateSequence<Throwable>(coroutineContext.job.getCancellationException()) { it.cause }.last()
+            throw coroutineContext.job.getCancellationException()
         }
     }
     return "done"
@@ -117,7 +117,9 @@ fun main(): Unit = runBlocking {
                     else -> client!!.obey(words)
                 }
             }
-        } catch (error: Throwable) {
+        } catch (thrown: Throwable) {
+            // Why a connection ended is the cause of what its job was cancelled with, for `connect` too, if it ends that early.
+            val error = if (thrown is CancellationException) generateSequence<Throwable>(thrown) { it.cause }.last() else thrown
             val code = (error as? RSocketError)?.errorCode
             "error ${code ?: error.javaClass.simpleName} ${error.message?.lineSequence()?.firstOrNull()}"
         }
