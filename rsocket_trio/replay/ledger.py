@@ -25,8 +25,8 @@ from rsocket_trio.values import value
 if TYPE_CHECKING:
     from apsw import Connection
 
-MAX_SINKS = 100_000
-"""Sinks whose last batch is remembered."""
+MAX_SINKS, MAX_PLANS = 100_000, 100_000
+"""Sinks whose last batch is remembered, and batches that are not committed whose latest epoch is."""
 SINK_SECONDS = 30 * 86400.0
 """Seconds without a commit after which a sink makes room for a new one."""
 STAGED_BYTES, MEMORY_BYTES = 2**30, 64 * 2**20
@@ -192,15 +192,20 @@ class Attempt(tables.Partition):
 
 
 def check_epoch(connection: Connection, sink: str, batch: int | None, epoch: int | None) -> None:
-    """Raise ``NotStaged`` if a later write of a batch has staged rows. Drop what earlier ones have."""
+    """Raise ``NotStaged`` if a later write of a batch has staged rows, also if these are gone. Drop earlier ones'."""
     if batch is None or epoch is None:
         return
-    latest = connection.execute("SELECT max(epoch) FROM attempts WHERE sink = ? AND batch = ?", (sink, batch)).get
-    if latest is not None and latest > epoch:
+    plans = tables.rows(connection, "plans", "WHERE sink = ? AND batch = ?", sink, batch)
+    latest = plans[0][-1] if plans else -1
+    if latest > epoch:
         raise NotStaged(
             f"batch {batch} of sink {sink} is written by epoch {latest}, which was planned after this one, {epoch}"
         )
-    Attempt.drop_all(connection, "sink = ? AND batch = ? AND epoch < ?", sink, batch, epoch)
+    if latest < epoch:
+        number = tables.count(connection, "plans")
+        tables.put(connection, "plans", number, sink, batch, epoch)
+        connection.execute("DELETE FROM plans WHERE number <= ?", (number - MAX_PLANS,))
+        Attempt.drop_all(connection, "sink = ? AND batch = ? AND epoch < ?", sink, batch, epoch)
 
 
 @attrs.define(eq=False)
@@ -471,6 +476,7 @@ class Ledger(OpenedByBlock):
     def _remember(self, connection: Connection, sink: Sink) -> None:
         tables.count(connection, "sinks", int(Sink.called(connection, sink.name) is None))
         sink.save(connection)
+        connection.execute("DELETE FROM plans WHERE sink = ? AND batch <= ?", (sink.name, sink.batch))
 
     def _make_room(self, connection: Connection) -> None:
         """Forget old sinks where one more has no room. Raise ``Rejected`` if none can go."""

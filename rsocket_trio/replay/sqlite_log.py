@@ -179,8 +179,11 @@ class Log(ReplayableLog):
 
     def _is_ours(self, connection: Connection) -> bool:
         """Return whether a database is that of a log, or empty. Raise ``CorruptLog`` for another program's."""
-        number = connection.pragma("application_id")
-        if number != APPLICATION_ID and (number or connection.execute("SELECT count(*) FROM sqlite_schema").get):
+        # In one statement: another process may make the file just now.
+        number, size = connection.execute(
+            "SELECT application_id, (SELECT count(*) FROM sqlite_schema) FROM pragma_application_id"
+        ).get
+        if number != APPLICATION_ID and (number or size):
             raise CorruptLog(self.path, "it is a database of another program")
         return bool(number)
 
@@ -204,7 +207,7 @@ class Log(ReplayableLog):
             with connection:
                 if not self._is_ours(connection):  # another process may have made it meanwhile
                     connection.execute(tables.SCHEMA)
-                    for name in ("partitions", "readers", "sinks", "attempts", "epochs"):
+                    for name in ("partitions", "readers", "sinks", "attempts", "epochs", "plans"):
                         tables.put(connection, "counters", name, 0)
                     connection.pragma("application_id", APPLICATION_ID)
                     connection.pragma("user_version", LAYOUT)

@@ -8,7 +8,8 @@
     readers     the named readers, each with the ends that it has acknowledged, as JSON
     attempts    what writers stage until it is committed: a partition of its own, with a number below 0
     sinks       the last batch of each sink, and the query that it belongs to
-    counters    how many partitions, readers and sinks there are, and the last numbers of attempts and epochs
+    plans       the latest epoch that has staged or committed a batch of a sink, until that is committed
+    counters    how many partitions, readers and sinks there are, and the last numbers of attempts, epochs and plans
 
 The functions work in a transaction of the caller, and raise ``CorruptLog`` for rows that are damaged or missing.
 """
@@ -48,6 +49,8 @@ CREATE INDEX attempts_by_time ON attempts (time);
 CREATE TABLE sinks (sink TEXT PRIMARY KEY, batch INTEGER, once INTEGER, time INTEGER, query TEXT, former TEXT,
     epoch INTEGER, crc INTEGER) WITHOUT ROWID;
 CREATE INDEX sinks_by_age ON sinks (once DESC, time);
+CREATE TABLE plans (number INTEGER PRIMARY KEY, sink TEXT, batch INTEGER, epoch INTEGER, crc INTEGER,
+    UNIQUE (sink, batch));
 CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER, crc INTEGER) WITHOUT ROWID;
 """
 BODY_COLUMNS = ", form, data, metadata, key, headers FROM places LEFT JOIN bodies ON id = body"

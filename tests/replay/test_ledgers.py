@@ -242,6 +242,30 @@ async def test_a_lower_epoch_is_late_also_when_the_sink_has_gone_on(ledger: Ledg
                 await late()
 
 
+async def test_a_lower_epoch_is_late_also_when_what_the_higher_one_staged_is_gone(ledger: Ledger) -> None:
+    async with ledger.log:
+        first, second = await ledger.epoch("sink"), await ledger.epoch("sink")
+        await stage(ledger, "aborted", [b"new"], batch=3, epoch=second)
+        assert await ledger.abort("sink", ["aborted"]) == 1
+        for late in (
+            partial(ledger.begin, "sink", "late", 0, batch=3, epoch=first),
+            partial(ledger.commit, "sink", 3, {}, epoch=first),
+        ):
+            with pytest.raises(NotStaged, match=f"is written by epoch {second}, which was planned after this one"):
+                await late()
+        await stage(ledger, "next", [b"next"], batch=4, epoch=first)
+
+
+async def test_the_epochs_of_so_many_batches_are_remembered(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rsocket_trio.replay.ledger.MAX_PLANS", 2)
+    async with ledger.log:
+        for batch in range(3):
+            await ledger.discard(await ledger.begin("sink", "a", 0, batch=batch, epoch=9))
+        await ledger.discard(await ledger.begin("sink", "a", 0, batch=0, epoch=1))
+        with pytest.raises(NotStaged):
+            await ledger.begin("sink", "a", 0, batch=2, epoch=1)
+
+
 async def test_stages_of_another_query_drop_nothing_of_the_owners(ledger: Ledger) -> None:
     async with ledger.log:
         await ledger.commit("sink", 0, {}, query="owner")
