@@ -1,7 +1,7 @@
 """``python -m qa.pool [--seconds N] [--listen URI]``: a client of four servers that are killed, or stopped, in turn.
 
 Of callers that keep requests in flight, those fail whose server was killed under them, and no others; where servers
-stop by SIGTERM none fails.
+stop by SIGTERM none fails. Equal servers answer equal shares, and one at a tenth of their speed a small one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -24,6 +25,8 @@ CALLERS = 200
 PERIOD = 3.0
 """Seconds between the end of one server and that of the next."""
 BACKOFF = Backoff(first_delay=0.05, longest_delay=0.5)
+MAX_DEVIATION, MAX_SLOW_SHARE = 0.05, 0.1
+"""How far the share of one of four equal servers may be from a quarter, and that of one at a tenth of the speed."""
 HIT_TIMEOUT = 10.0
 """Seconds that calls of a killed server get to end."""
 
@@ -100,6 +103,33 @@ async def watched(
     return seen
 
 
+async def shares(
+    responders: Sequence[str], *, seconds: float, callers: int = CALLERS, listen: str = "tcp://127.0.0.1:0"
+) -> list[float]:
+    """Return the share of the answers that each server gave, in the order of ``responders``."""
+    seen = Seen()
+    async with AsyncExitStack() as stack:
+        servers = [(await stack.enter_async_context(serving(0, listen, name)))[0] for name in responders]
+        async with open_pool([server.uri for server in servers]) as pool, trio.open_nursery() as nursery:
+            for _ in range(callers):
+                nursery.start_soon(call, pool, seen)
+            await trio.sleep(1)
+            seen.answers.clear()  # of the time in which not all were connected
+            await trio.sleep(seconds)
+            nursery.cancel_scope.cancel()
+        assert not seen.failures, seen.failures
+        pids = [b"%d" % server.process.pid for server in servers if server.process is not None]
+    return [seen.answers[pid] / seen.answers.total() for pid in pids]
+
+
+def check_shares(figures: Sequence[float], *, is_last_slow: bool) -> None:
+    """Raise ``AssertionError`` unless each server has answered its share."""
+    if is_last_slow:
+        assert figures[-1] < MAX_SLOW_SHARE, f"the slow server answered {figures[-1]:.1%}"
+    else:
+        assert max(abs(share - 1 / len(figures)) for share in figures) <= MAX_DEVIATION, figures
+
+
 def main(arguments: list[str]) -> int:
     """Run both ways, and print what was seen. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m qa.pool", description=__doc__)
@@ -112,6 +142,11 @@ def main(arguments: list[str]) -> int:
         seen.check(kills=kill)
         how = "killed" if kill else "stopped"
         print(f"{ends} servers {how}: {seen.answers.total()} answers, {len(seen.failures)} failed", seen.kills or "")
+    for last in ("responder", "slow"):
+        responders = [*["responder"] * (SERVERS - 1), last]
+        figures = trio.run(partial(shares, responders, seconds=options.seconds / 3, listen=options.listen))
+        check_shares(figures, is_last_slow=last == "slow")
+        print(f"shares of the answers, the last server {last}:", *[f"{share:.1%}" for share in figures])
     return 0
 
 

@@ -62,6 +62,16 @@ async def endless(request: Payload) -> AsyncIterator[bytes]:
     await trio.sleep_forever()
 
 
+slow = Responder()
+
+
+@slow.request_response("answer")
+async def answer_slowly(request: Payload) -> bytes:
+    """Answer at a tenth of the speed."""
+    await trio.sleep(0.9)
+    return await answer(request)
+
+
 # The server's processes
 
 
@@ -71,12 +81,13 @@ class Server:
 
     workers: int = 0
     uri: str = "tcp://127.0.0.1:0"
+    responder: str = "responder"
     process: trio.Process | None = None
 
     async def start(self) -> None:
         """Start a process, and wait until it listens."""
         options = ["--workers", str(self.workers)] if self.workers else []
-        served = serve_command("qa.restarts:responder", self.uri, "--grace", f"{GRACE:g}", *options)
+        served = serve_command(f"qa.restarts:{self.responder}", self.uri, "--grace", f"{GRACE:g}", *options)
         self.process, self.uri = await served
 
     async def stop_listening(self) -> trio.Process:
@@ -99,9 +110,11 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(workers: int, listen: str = "tcp://127.0.0.1:0") -> AsyncIterator[tuple[Server, trio.Nursery]]:
+async def serving(
+    workers: int, listen: str = "tcp://127.0.0.1:0", responder: str = "responder"
+) -> AsyncIterator[tuple[Server, trio.Nursery]]:
     """Run a server for as long as the block; processes that it replaced end in the nursery."""
-    server = Server(workers, listen)
+    server = Server(workers, listen, responder)
     try:
         async with trio.open_nursery() as nursery:
             await server.start()
