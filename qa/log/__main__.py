@@ -1,6 +1,6 @@
 """``python -m qa.log [PART ...]``: what a log and its ledger promise, in full. Exits 1 if something does not hold.
 
-The parts: kills, flips, wal, large, bars. They take 20 GiB of the folder of temporary files for some minutes.
+The parts: kills, flips, wal, large, bars, appends. They take 20 GiB of the folder of temporary files for some minutes.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from qa.log import bars, flips, kills, large, wal
+from qa.log import appends, bars, flips, kills, large, wal
 
 PARTS: dict[str, Callable[[Path], list[str]]] = {
-    module.__name__.rpartition(".")[2]: module.play for module in (kills, flips, wal, large, bars)
+    module.__name__.rpartition(".")[2]: module.play for module in (kills, flips, wal, large, bars, appends)
 }
 
 
