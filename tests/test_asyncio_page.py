@@ -117,6 +117,12 @@ finally:
             ["hello, Ada, at /rsocket", str(300_000 + len("hello, , at /rsocket")), "a page beside it"],
             id="Starlette under Hypercorn",
         ),
+        pytest.param(
+            ("quart_trio", "hypercorn", "httpx"),
+            SERVED_BY_HYPERCORN.replace("from asgi", "from quart_app"),
+            ["hello, Ada, at /rsocket", str(300_000 + len("hello, , at /rsocket")), "a page beside it"],
+            id="Quart-Trio under Hypercorn",
+        ),
         pytest.param(("anyio",), BLOCKING, ["hello, Ada"], id="blocking code"),
     ],
 )
