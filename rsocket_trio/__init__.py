@@ -6,6 +6,8 @@ line begins in this package, and has Ctrl-C in its hands before it loads anythin
 
 from __future__ import annotations
 
+from rsocket_trio import late_names
+
 TYPE_CHECKING = False  # as type checkers take it; to import typing takes longer than all that is here
 if TYPE_CHECKING:
     # A name imported as itself is exported to type checkers.
@@ -22,27 +24,7 @@ if TYPE_CHECKING:
     )
     from rsocket_trio.connection.connection import Connection as Connection, current_connection as current_connection
     from rsocket_trio.connection.streams import Channel as Channel, Incoming as Incoming, Outgoing as Outgoing
-    from rsocket_trio.errors import (
-        ApplicationError as ApplicationError,
-        Canceled as Canceled,
-        ConnectionClosed as ConnectionClosed,
-        ConnectionLost as ConnectionLost,
-        Drained as Drained,
-        Invalid as Invalid,
-        InvalidSetup as InvalidSetup,
-        LocalProtocolError as LocalProtocolError,
-        NegotiationFailed as NegotiationFailed,
-        ProtocolError as ProtocolError,
-        Rejected as Rejected,
-        RejectedResume as RejectedResume,
-        RejectedSetup as RejectedSetup,
-        RemoteProtocolError as RemoteProtocolError,
-        RSocketError as RSocketError,
-        SetupError as SetupError,
-        StreamError as StreamError,
-        Unsupported as Unsupported,
-        UnsupportedSetup as UnsupportedSetup,
-    )
+    from rsocket_trio.errors import *  # noqa: F403 - of all errors those that users meet
     from rsocket_trio.limits import Limits as Limits
     from rsocket_trio.metadata.authentication import Credentials as Credentials
     from rsocket_trio.payload import MetadataPush as MetadataPush, Payload as Payload, PayloadLike as PayloadLike
@@ -68,64 +50,30 @@ del TYPE_CHECKING
 __version__ = "0.2.0"
 
 _HOMES = {
-    "client.forwarding": ("forwarding",),
-    "client.open": ("open_connection", "open_connection_over"),
-    "client.pool": ("Pool", "open_pool"),
-    "client.reconnecting": ("ReconnectingClient", "connect_forever"),
-    "connection.connection": ("Connection", "current_connection"),
-    "connection.streams": ("Channel", "Incoming", "Outgoing"),
+    "client.forwarding": "forwarding",
+    "client.open": "open_connection, open_connection_over",
+    "client.pool": "Pool, open_pool",
+    "client.reconnecting": "ReconnectingClient, connect_forever",
+    "connection.connection": "Connection, current_connection",
+    "connection.streams": "Channel, Incoming, Outgoing",
     "errors": (
-        "ApplicationError",
-        "Canceled",
-        "ConnectionClosed",
-        "ConnectionLost",
-        "Drained",
-        "Invalid",
-        "InvalidSetup",
-        "LocalProtocolError",
-        "NegotiationFailed",
-        "ProtocolError",
-        "Rejected",
-        "RejectedResume",
-        "RejectedSetup",
-        "RemoteProtocolError",
-        "RSocketError",
-        "SetupError",
-        "StreamError",
-        "Unsupported",
-        "UnsupportedSetup",
+        "ApplicationError, Canceled, ConnectionClosed, ConnectionLost, Drained, Invalid, InvalidSetup, "
+        "LocalProtocolError, NegotiationFailed, ProtocolError, Rejected, RejectedResume, RejectedSetup, "
+        "RemoteProtocolError, RSocketError, SetupError, StreamError, Unsupported, UnsupportedSetup"
     ),
-    "limits": ("Limits",),
-    "metadata.authentication": ("Credentials",),
-    "payload": ("MetadataPush", "Payload", "PayloadLike"),
-    "responder": ("Responder",),
-    "server.serve": ("run", "serve", "serve_stream"),
-    "services.calls.context": ("Call", "current_call", "current_user"),
-    "streamux.options": ("StreamuxOptions",),
-    "terms": ("Backoff", "Keepalive", "Lease", "ResumeOptions", "Setup"),
-    "transports.connect": ("open_shared",),
+    "limits": "Limits",
+    "metadata.authentication": "Credentials",
+    "payload": "MetadataPush, Payload, PayloadLike",
+    "responder": "Responder",
+    "server.serve": "run, serve, serve_stream",
+    "services.calls.context": "Call, current_call, current_user",
+    "streamux.options": "StreamuxOptions",
+    "terms": "Backoff, Keepalive, Lease, ResumeOptions, Setup",
+    "transports.connect": "open_shared",
 }
 """The modules of the public names."""
 
-__all__ = [name for names in _HOMES.values() for name in names]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = list(late_names.public_names(_HOMES))  # pyright: ignore[reportUnsupportedDunderAll]
 
-
-def __getattr__(name: str) -> object:
-    """Load a public name.
-
-    Users meet these names here, so that is where errors and documentation say that they live.
-    """
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rsocket_trio.late_names import load_name
-
-    loaded = load_name(__name__, _HOMES, name)
-    for public in __all__:
-        if isinstance(thing := globals().get(public), type):
-            thing.__module__ = __name__
-    return loaded
-
-
-def __dir__() -> list[str]:
-    """The public names, and what every module has."""
-    return sorted({*globals(), *__all__})
+# Users meet these names here, so that is where errors and documentation say that they live.
+__getattr__, __dir__ = late_names.loaders(__name__, _HOMES, as_own=True)

@@ -14,14 +14,18 @@ from collections.abc import Callable, Collection, Iterable
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, Union, get_args, get_origin
 
+import attrs
 import msgspec
 
-from rsocket_trio.data_types import adapter, holds_model, is_model_error, type_name
 from rsocket_trio.formats import (
     Reader,
+    adapter,
     cbor_reader,
+    holds_model,
+    is_model_error,
     json_reader,
     messagepack_reader,
+    type_name,
     write_cbor,
     write_json,
     write_messagepack,
@@ -132,9 +136,7 @@ def decode_text(data: bytes, kind: object = str) -> object:
     return convert_text(text, kind)
 
 
-# The codecs
-
-
+@attrs.frozen(eq=False, repr=False)
 class ObjectCodec:
     """A codec of objects in one format.
 
@@ -142,15 +144,10 @@ class ObjectCodec:
     as a type.
     """
 
-    __slots__ = ("_name", "_reader", "_write", "mime")
-
-    def __init__(
-        self, mime: str, name: str, write: Callable[[object], bytes], reader: Callable[[object], Reader]
-    ) -> None:
-        self.mime: Final = mime
-        self._name = name
-        self._write = write
-        self._reader = reader
+    mime: str
+    _name: str
+    _write: Callable[[object], bytes]
+    _reader: Callable[[object], Reader]
 
     def encode(self, value: object, /) -> bytes:
         """Return ``value`` as bytes. Raise ``TypeError`` for a type, ``ValueError`` for a value that it can't hold."""
@@ -180,20 +177,21 @@ class ObjectCodec:
         return self._name
 
 
+@attrs.frozen(eq=False, repr=False)
 class PlainCodec:
-    """A codec of one type, ``kind``, whose values are the data as they are: text in UTF-8, or bytes."""
+    """A codec of one type, ``kind``, whose values are the data as they are: text in UTF-8, or bytes.
 
-    __slots__ = ("_kind", "_name", "_taken", "mime")
+    It writes values of the types ``taken``, too.
+    """
 
-    def __init__(self, mime: str, name: str, kind: type, *others: type) -> None:
-        self.mime: Final = mime
-        self._name = name
-        self._kind = kind
-        self._taken = (kind, *others)
+    mime: str
+    _name: str
+    _kind: type
+    _taken: tuple[type, ...] = ()
 
     def encode(self, value: object, /) -> bytes:
         """Return ``value`` as bytes. Raise ``TypeError`` for anything else than text, or bytes and the like."""
-        if not isinstance(value, self._taken):
+        if not isinstance(value, (self._kind, *self._taken)):
             raise TypeError(f"{self.mime} carries {self._kind.__name__}, not {type_name(type(value))}")
         return as_bytes(value)
 
@@ -239,23 +237,17 @@ keys that occur twice in one map. Integers have at most 4,300 digits. NaN and th
 """
 TEXT: Final = PlainCodec("text/plain", "TEXT", str)
 """Text in UTF-8, ``text/plain``."""
-BYTES: Final = PlainCodec("application/octet-stream", "BYTES", bytes, bytearray, memoryview)
+BYTES: Final = PlainCodec("application/octet-stream", "BYTES", bytes, (bytearray, memoryview))
 """Bytes as they are, ``application/octet-stream``."""
 
 DEFAULT_CODECS: Final = (JSON, MESSAGEPACK, CBOR, TEXT, BYTES)
 """The codecs of who names none, the preferred one first."""
 
 OTHER_NAMES: Final = {
-    "application/x-msgpack": MESSAGEPACK.mime,
-    "application/vnd.msgpack": MESSAGEPACK.mime,
-    "application/messagepack": MESSAGEPACK.mime,
-    "text/json": JSON.mime,
-    "application/x-json": JSON.mime,
+    **dict.fromkeys(("application/x-msgpack", "application/vnd.msgpack", "application/messagepack"), MESSAGEPACK.mime),
+    **dict.fromkeys(("text/json", "application/x-json"), JSON.mime),
 }
 """Other names that peers give to MIME types. They are understood, and never sent."""
-
-
-# Errors of the libraries in one form
 
 
 def decode_error(error: BaseException) -> DecodeError:

@@ -10,6 +10,10 @@ from typing import Any, ClassVar, Self, TypeVar, overload
 
 from rsocket_trio.masking import readable as readable  # noqa: PLC0414 - for those that import errors
 
+__all__ = ["ApplicationError", "Canceled", "ConnectionClosed", "ConnectionLost", "Drained", "Invalid", "InvalidSetup"]
+__all__ += ["LocalProtocolError", "NegotiationFailed", "ProtocolError", "RSocketError", "Rejected", "RejectedResume"]
+__all__ += ["RejectedSetup", "RemoteProtocolError", "SetupError", "StreamError", "Unsupported", "UnsupportedSetup"]
+
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 

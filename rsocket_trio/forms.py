@@ -12,13 +12,14 @@ import functools
 import inspect
 import typing
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
     from rsocket_trio.codecs import Codec
     from rsocket_trio.metadata.composite import Entry
+    from rsocket_trio.metadata.route_patterns import RoutePattern
     from rsocket_trio.metadata.routes import RequestMetadata
     from rsocket_trio.payload import Payload
     from rsocket_trio.terms import Setup
@@ -40,20 +41,6 @@ class Kind(enum.Enum):
     ASYNC = "async function"
     GENERATOR = "async generator"
     PUSH = "async function with an outgoing side"
-
-
-class RouteMatcher(Protocol):
-    """A route with ``parameters``, whose names are in their order, or a catch-all."""
-
-    @property
-    def parameters(self) -> tuple[str, ...]: ...
-
-    @property
-    def catches_all(self) -> bool: ...
-
-    def match(self, route: str) -> dict[str, str] | None:
-        """Return the values of the parameters in ``route``, that of a request, or ``None`` if it does not match."""
-        ...
 
 
 @value
@@ -80,7 +67,7 @@ class Handler:
     call: Any = None
     counts: bool = False
     typed: TypedForm | None = None
-    pattern: RouteMatcher | None = None
+    pattern: RoutePattern | None = None
     requires: Requirement | None = None
     relay: Callable[..., bool] | None = None
     around: tuple[Function, ...] = ()
@@ -148,8 +135,7 @@ def checked(decorator: str, function: object) -> Handler:
 
 
 def with_article(shape: str) -> str:
-    """Return what a function looks like behind its article."""
-    return f"a{'n' if shape[0] == 'a' else ''} {shape}"
+    return f"a{'n' if shape[0].lower() in 'aeiou' else ''} {shape}"
 
 
 # Plain functions that return what an async one would
@@ -182,8 +168,6 @@ def _generating(decorator: str, function: Function) -> Function:
 
 
 def as_items(iterable: Any) -> Items:
-    """Return an async iterable as an async generator."""
-
     async def generate() -> Items:
         async for item in iterable:
             yield item
@@ -215,9 +199,6 @@ def unfit(decorator: str, function: Function, result: object, expected: str) -> 
         result.close()
     name = type(result).__name__
     return TypeError(f"{decorator} handler {function_name(function)} returned {name}, not {expected}")
-
-
-# What a function looks like
 
 
 def bare(function: Any) -> Any:

@@ -18,6 +18,8 @@ from itertools import repeat
 from time import thread_time
 from typing import NamedTuple, TypeAlias
 
+import attrs
+
 CHECKED_SIZE = 4 * 1024
 """Bytes of data up to which nothing is checked: n squared is little there."""
 MAX_CONTAINERS = 250_000
@@ -180,15 +182,12 @@ def _keys(data: bytes, starts: Sequence[int]) -> list[bytes]:
     return [data[start:end] for start, end in zip(starts[::2], starts[1::2], strict=False)]
 
 
-# Tables
-
-
+@attrs.define(kw_only=True)
 class Tables:
     """The dictionaries and sets that will be made of a payload. ``map_keys`` says whether keys may be maps."""
 
-    def __init__(self, *, map_keys: bool = False) -> None:
-        self._map_keys = map_keys
-        self._left = FAST
+    _map_keys: bool = False
+    _left: float = FAST
 
     def check_heads(self, data: bytes, form: Form, read: Read | None) -> None:
         """Raise ``ValueError`` for data of too many containers, or with a map whose keys cost much.

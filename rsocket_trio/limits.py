@@ -83,5 +83,4 @@ class Limits:
 
 
 def charged(size: int, entries: int = 1) -> int:
-    """Return the charge of ``size`` bytes in ``entries`` entries."""
     return size + entries * ENTRY_OVERHEAD

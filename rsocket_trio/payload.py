@@ -24,12 +24,6 @@ class Payload:
 
     __slots__ = ("data", "data_mime", "metadata", "metadata_mime", "metadata_type")
 
-    data: bytes
-    metadata: bytes | None
-    metadata_type: int
-    data_mime: str | int | None
-    metadata_mime: str | int | None
-
     def __init__(
         self,
         data: BytesLike = b"",
@@ -127,13 +121,8 @@ def as_payload(content: object) -> Payload:
 
 def with_metadata(payload: Payload, metadata: BytesLike | None) -> Payload:
     """Return ``payload`` with other metadata, and all the rest of it."""
-    return Payload(
-        payload.data,
-        metadata,
-        metadata_type=payload.metadata_type,
-        data_mime=payload.data_mime,
-        metadata_mime=payload.metadata_mime,
-    )
+    kind, data_mime, metadata_mime = payload.metadata_type, payload.data_mime, payload.metadata_mime
+    return Payload(payload.data, metadata, metadata_type=kind, data_mime=data_mime, metadata_mime=metadata_mime)
 
 
 def without_metadata(payload: Payload) -> str:

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from rsocket_trio.connection.connection import Connection
     from rsocket_trio.connection.hooks import Call, Contract, RequestCalls, ServedCalls, ServiceT
     from rsocket_trio.metadata.composite import Entry
+    from rsocket_trio.metadata.route_patterns import PatternTable, RoutePattern
     from rsocket_trio.services.codec_choice import CodecChoices
     from rsocket_trio.services.description import Route
-    from rsocket_trio.services.route_patterns import PatternTable, RoutePattern
 
 F = TypeVar("F", bound=Function)
 T = TypeVar("T")
@@ -250,7 +250,7 @@ class Responder:
         The first one registered is the outermost. What a handler raises is raised at the ``yield`` and passes through;
         another exception that is raised there replaces it. For a stream the block lasts as long as the stream.
         """
-        from rsocket_trio.services.calls.interceptors import as_interceptor
+        from rsocket_trio.services.calls.context import as_interceptor
 
         self._interceptors += (as_interceptor("around", function),)
         self._attach_served_calls()
@@ -331,7 +331,13 @@ class Responder:
         pattern = _pattern_of(prefix)
         if pattern is not None and pattern.parameters:
             raise ValueError(f"prefix '{prefix}' has a parameter, '{pattern.parameters[0]}': a literal brace is '{{{{'")
-        for name in other._handlers_of_connections():
+        others = {
+            "authenticate": other._authenticator is not None or other.auth_required,
+            "on_error": other._error_handlers,
+            "extension": other._extensions,
+            "extension_entry": other._entry_hooks,
+        }
+        for name in (*other._specials, *filter(others.get, others)):
             raise ValueError(
                 f"the included responder has a handler of connections, {name}: register it with the outer one"
             )
@@ -366,16 +372,6 @@ class Responder:
             for _, handler in table:
                 yield interaction, handler
 
-    def _handlers_of_connections(self) -> list[str]:
-        """Return the names of the decorators of what concerns connections, and no route."""
-        others = {
-            "authenticate": self._authenticator is not None or self.auth_required,
-            "on_error": self._error_handlers,
-            "extension": self._extensions,
-            "extension_entry": self._entry_hooks,
-        }
-        return [*self._specials, *(name for name, handlers in others.items() if handlers)]
-
     # What a connection asks
 
     def _find(self, interaction: Interaction, route: str | None) -> Handler:
@@ -399,7 +395,6 @@ class Responder:
         return handler
 
     def _has_default(self, interaction: Interaction) -> bool:
-        """Return whether requests of this ``interaction`` without a route have a handler."""
         return (interaction, None) in self._handlers
 
     @property
@@ -422,14 +417,12 @@ class Responder:
     # The two hooks: calls that need more than their bytes, and requests of the connection that do.
 
     def _attach_served_calls(self) -> ServedCalls:
-        """Attach the hook for served calls, and return it."""
         from rsocket_trio.services.calls import served
 
         self._served_calls = served
         return served
 
     def _request_calls(self) -> RequestCalls:
-        """Return the hook for requests."""
         from rsocket_trio.services.calls import client
 
         return client
@@ -444,17 +437,14 @@ class Responder:
         return CodecChoices(self.codecs)
 
     def _codecs_of(self, request: Payload, entries: Sequence[Entry], setup: Setup) -> tuple[Codec, Codec]:
-        """Return the codecs of a request, whose MIME entries these are, and of its answers."""
         return self._choices.of_call(request, entries, setup)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """Register nothing of the block if it raises."""
         handlers, patterns = self._handlers, self._patterns
-        self._handlers, self._patterns = (
-            dict(handlers),
-            {interaction: table.copy() for interaction, table in patterns.items()},
-        )
+        self._handlers = dict(handlers)
+        self._patterns = {interaction: table.copy() for interaction, table in patterns.items()}
         try:
             yield
         except BaseException:
@@ -477,17 +467,15 @@ class Responder:
             pattern = _pattern_of(text)
             parameters = () if pattern is None else pattern.parameters
             handler = None
-            if parameters or not takes_bytes(function):
-                from rsocket_trio.services.typed_handlers import read
+            taken: object = function
+            if callable(taken) and (parameters or not takes_bytes(taken)):
+                from rsocket_trio.services.typed_handlers import plan_of_handler, typed_handler
 
-                handler = read(interaction.value, function, parameters, self._choices)
+                plan = plan_of_handler(interaction.value, taken, parameters)
+                handler = None if plan is None else typed_handler(plan, taken, self._choices)
+            handler = handler or checked(interaction.value, function)
             handler = attrs.evolve(
-                handler or checked(interaction.value, function),
-                credit=credit,
-                refill=refill,
-                requires=requires,
-                relay=relay,
-                codecs=self._codecs_of,
+                handler, credit=credit, refill=refill, requires=requires, relay=relay, codecs=self._codecs_of
             )
             self._add(handler, interaction, text, pattern)
             return function
@@ -517,7 +505,7 @@ class Responder:
             what = "a default handler" if route is None else f"a handler for route '{route}'"
             _put(self._handlers, (interaction, route), handler, f"{interaction.value} has {what}")
             return
-        from rsocket_trio.services.route_patterns import PatternTable
+        from rsocket_trio.metadata.route_patterns import PatternTable
 
         self._patterns.setdefault(interaction, PatternTable()).add(pattern, handler)
 
@@ -526,8 +514,6 @@ class Responder:
 
 
 def _registering(decorator: str, handlers: dict[T, Handler], key: T, title: str) -> Callable[[F], F]:
-    """Return the decorator that adds a function to ``handlers`` and returns it."""
-
     def register(function: F) -> F:
         _put(handlers, key, checked(decorator, function), f"{title} has a handler")
         return function
@@ -587,18 +573,15 @@ def takes_bytes(function: object) -> bool:
         signature = inspect.signature(own, eval_str=True)
     except Exception:
         return False  # a name of another place, which is looked for there
-    parameters, reply = signature.parameters.values(), signature.return_annotation
+    reply = signature.return_annotation
     if get_origin(reply) in AROUND_RESULTS:
         reply = get_args(reply)[0]
     replies = get_args(reply) if isinstance(reply, UnionType) else (reply,)
-    return (
-        bool(parameters)
-        and all(
-            parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is parameter.empty
-            for parameter in parameters
-        )
-        and all(parameter.annotation in RAW_ARGUMENTS for parameter in parameters)
-        and all(kind in RAW_RESULTS for kind in replies)
+    if not signature.parameters or not all(kind in RAW_RESULTS for kind in replies):
+        return False
+    return all(
+        part.kind is part.POSITIONAL_OR_KEYWORD and part.default is part.empty and part.annotation in RAW_ARGUMENTS
+        for part in signature.parameters.values()
     )
 
 
@@ -609,7 +592,7 @@ def _pattern_of(route: str | None, included: Handler | None = None) -> RoutePatt
     """
     if route is None or not any(mark in route for mark in PATTERN_MARKS):
         return None
-    from rsocket_trio.services.route_patterns import CATCH_ALL, catch_all, parse
+    from rsocket_trio.metadata.route_patterns import CATCH_ALL, catch_all, parse
 
     if included is not None and included.pattern is not None and included.pattern.catches_all:
         return catch_all(route.removesuffix(CATCH_ALL))

@@ -9,7 +9,7 @@ import attrs
 
 from rsocket_trio.masking import shown_headers
 from rsocket_trio.payload import Payload, without_metadata
-from rsocket_trio.values import Unsaid, between
+from rsocket_trio.values import between
 
 MAX_SECONDS = (2**31 - 1) / 1000
 """The longest time that 31 bits of milliseconds can hold: a little more than 24 days."""
@@ -33,20 +33,6 @@ class Keepalive:
             raise ValueError(
                 f"Keepalive: an interval of {self.interval:g} s is above the max_lifetime of {self.max_lifetime:g} s"
             )
-
-
-class UnsaidKeepalive(Unsaid, Keepalive):
-    """A ``Keepalive`` that is a default; it equals the same one given by a caller."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Keepalive) and attrs.astuple(self) == attrs.astuple(other)
-
-    __hash__ = Keepalive.__hash__
-
-    def __repr__(self) -> str:
-        return f"Keepalive(interval={self.interval!r}, max_lifetime={self.max_lifetime!r})"
 
 
 @attrs.frozen

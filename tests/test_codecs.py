@@ -29,7 +29,7 @@ from hypothesis import strategies as some
 
 from qa.hostile_payloads import colliding
 from rsocket_trio.codecs import BYTES, CBOR, JSON, MESSAGEPACK, TEXT, Codec, DecodeError, find_codec
-from rsocket_trio.data_types import hashed_by_type, type_name
+from rsocket_trio.formats import hashed_by_type, type_name
 from rsocket_trio.hostile_data import CBOR_FORM, CHOSEN, LARGE_TABLE, MESSAGEPACK_FORM, keys_of_maps
 from rsocket_trio.services.description import json_schema
 

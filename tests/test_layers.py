@@ -30,7 +30,6 @@ WORDS = (
     "terms",
     "codecs",
     "formats",
-    "data_types",
     "hostile_data",
     "late_names",
     "streamux_magic",
@@ -64,8 +63,7 @@ LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in fo
 THIRD_PARTY_IN_PURE_FOLDERS = {"attrs", "msgspec"}
 ONLY_WHEN_NEEDED = {
     "codecs": {"pydantic"},
-    "formats": {"cbor2"},
-    "data_types": {"pydantic", "pydantic_core", "typing_extensions"},
+    "formats": {"cbor2", "pydantic", "pydantic_core", "typing_extensions"},
 }
 """Third parties that modules load inside of their functions, and nothing else in the pure folders."""
 CLOCKS = {"hostile_data": {"time"}}

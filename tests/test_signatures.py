@@ -11,7 +11,7 @@ import pytest
 
 import rsocket_trio
 from rsocket_trio.client.options import ConnectionOptions, StreamOptions
-from rsocket_trio.server.options import ServeOptions, StreamServeOptions
+from rsocket_trio.server.serve import ServeOptions, StreamServeOptions
 from rsocket_trio.signatures import completed, declared, shows_options
 
 T = TypeVar("T")

@@ -21,9 +21,8 @@ from rsocket_trio.cli.interrupts import INTERRUPTED
 from rsocket_trio.cli.options import IN_SECONDS, LEVELS, MANY, PEM, STACKTRACE, Row, add_rows, checked, dialect, uri
 from rsocket_trio.cli.output import ReaderGone, show_log, write_text
 from rsocket_trio.connection.protocols import ALL, IN_SHORT
-from rsocket_trio.server.options import ServeOptions, serve_options
 from rsocket_trio.server.processes.import_responder import find_responder, split_name
-from rsocket_trio.server.serve import serve_inherited
+from rsocket_trio.server.serve import ServeOptions, serve_inherited, serve_options
 from rsocket_trio.server.signals import Stop, collecting_rarely
 from rsocket_trio.transports.listen import Inherited
 from rsocket_trio.transports.schemes import parse_uri

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 import attrs
 import trio
 
-from rsocket_trio.client.options import ConnectionOptions, StreamOptions
+from rsocket_trio.client.options import KEEPALIVE, ConnectionOptions, StreamOptions
 from rsocket_trio.connection.connection import Connection, checked_entries
 from rsocket_trio.connection.fault_log import FailureLog
 from rsocket_trio.connection.hooks import PLAIN, CallTerms
@@ -29,12 +29,7 @@ from rsocket_trio.connection.protocols import (
     peer_and_dialect,
     with_quirks,
 )
-from rsocket_trio.connection.recording import (
-    RecordedTransport,
-    recording_into,
-    with_lengths,
-    wrapped_dial,
-)
+from rsocket_trio.connection.recording import RecordedTransport, recording_into, with_lengths, wrapped_dial
 from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
 from rsocket_trio.errors import ConnectionLost, Unsupported
 from rsocket_trio.forms import function_name
@@ -47,7 +42,7 @@ from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.rsocket.stream_sender import UNCUT, checked_fragment_size
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.terms import Keepalive
-from rsocket_trio.tools.event_loop_checks import no_trio
+from rsocket_trio.tools.event_loop_checks import need_trio
 from rsocket_trio.tools.exception_groups import nursery_beside
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
@@ -128,21 +123,13 @@ def open_uri(
 ) -> AbstractAsyncContextManager[Connection]:
     """Connect as ``open_connection`` does, with all options; the time of ``time_limit`` has begun before."""
 
-    def prepare(credentials: Credentials | None) -> tuple[ProtocolFactory, Dial]:
-        factory = _factory(terms, credentials)
+    def dialer() -> Dial:
         parse_uri(uri)
         headers = as_headers(terms["headers"]) if terms["headers"] else ()
-        dial = partial(
-            open_transport,
-            uri,
-            ssl_context=terms["ssl_context"],
-            headers=headers,
-            limits=terms["limits"],
-            over=terms["over"],
-        )
-        return factory, dial
+        context, limits, over = terms["ssl_context"], terms["limits"], terms["over"]
+        return partial(open_transport, uri, ssl_context=context, headers=headers, limits=limits, over=over)
 
-    return _run_client(prepare, terms, uri, time_limit)
+    return _run_client(dialer, terms, uri, time_limit)
 
 
 @shows_options
@@ -167,13 +154,12 @@ def open_connection_over(
 
     terms = completed(open_connection_over, options)
 
-    def prepare(credentials: Credentials | None) -> tuple[ProtocolFactory, Dial]:
-        factory = _factory(terms, credentials)
+    def dialer() -> Dial:
         if terms["resume"] is not None and not callable(stream):
             raise TypeError("to resume takes new streams: give a function that opens one, or use open_connection")
-        return factory, partial(_connected, stream)
+        return partial(_connected, stream)
 
-    return _run_client(prepare, terms)
+    return _run_client(dialer, terms)
 
 
 @asynccontextmanager
@@ -217,7 +203,6 @@ async def _new_stream(connect: Connect, time_limit: ConnectTimeout, stack: Async
 
 
 def as_transport(stream: Connected) -> Transport:
-    """Return a Trio stream, or a WebSocket of trio-websocket, as a transport."""
     if isinstance(stream, trio.abc.Stream):
         return ByteStreamTransport(stream)
     # Nobody has one who never imported it; programs that use TCP need not.
@@ -232,7 +217,7 @@ def as_transport(stream: Connected) -> Transport:
 def _factory(options: StreamOptions[PayloadLike], credentials: Credentials | None) -> ProtocolFactory:
     """Return the factory of the client's session, with checked terms, before anything is dialled.
 
-    The needs of a peer are defaults: a term that is not ``Unsaid`` was set, and stays. Quirks are added. Raise
+    The needs of a peer are defaults: a term that is no default was set, and stays. Quirks are added. Raise
     ``ValueError``, ``TypeError`` and ``Unsupported``.
     """
     payload, keepalive = as_payload(options["setup"]), options["keepalive"]
@@ -248,7 +233,7 @@ def _factory(options: StreamOptions[PayloadLike], credentials: Credentials | Non
     known, dialect = peer_and_dialect(options["peer"], options["dialect"])
     if known is not None:
         data_mime, metadata_mime = needed(known.mime, data_mime), needed(known.mime, metadata_mime)
-        keepalive = needed(known.keepalive, keepalive)
+        keepalive = known.keepalive or keepalive if keepalive is KEEPALIVE else keepalive
         fragment_size = needed(known.fragment_size, fragment_size)
         quirks = quirks if isinstance(quirks, str) else (*known.quirks, *quirks)
     entries = checked_entries(options["extension_entries"])
@@ -321,13 +306,10 @@ def call_terms(options: StreamOptions[Any]) -> CallTerms:
         return PLAIN
     # Imported here, as what credentials need is elsewhere: a program of bytes loads nothing of services.
     from rsocket_trio.codecs import checked_codecs
-    from rsocket_trio.services.calls.interceptors import as_interceptor
+    from rsocket_trio.services.calls.context import as_interceptor
 
-    return CallTerms(
-        None if codecs is None else checked_codecs(codecs),
-        tuple(as_interceptor("around", function) for function in around),
-        bool(options["deadlines"]),
-    )
+    interceptors = tuple(as_interceptor("around", function) for function in around)
+    return CallTerms(None if codecs is None else checked_codecs(codecs), interceptors, bool(options["deadlines"]))
 
 
 async def _wait_until_open(connection: Connection, transport: Transport, time_limit: ConnectTimeout, uri: str) -> None:
@@ -358,14 +340,13 @@ async def _wait_until_open(connection: Connection, transport: Transport, time_li
 
 @asynccontextmanager
 async def _run_client(
-    prepare: Callable[[Credentials | None], tuple[ProtocolFactory, Dial]],
+    dialer: Callable[[], Dial],
     options: StreamOptions[PayloadLike],
     uri: str = "",
     time_limit: ConnectTimeout | None = None,
 ) -> AsyncIterator[Connection]:
     """Run the connection for as long as the block; the block's own error leaves alone, in no group."""
-    if not trio.lowlevel.in_trio_run():
-        raise no_trio()
+    need_trio()
     # Invalid options raise when the block begins, and the options are kept no longer than that.
     responder, capture, calls = options["responder"], options["capture"], call_terms(options)
     if time_limit is None:
@@ -379,8 +360,8 @@ async def _run_client(
 
         with time_limit.step("no credentials from auth"):
             credentials = await fresh_credentials(options["auth"])
-    factory, dial = prepare(credentials)
-    del prepare, options, credentials
+    factory, dial = _factory(options, credentials), dialer()
+    del dialer, options, credentials
     async with recording_into(capture) if capture is not None else NO_RECORDING as recording:
         if factory.length_on_messages:
             # Byte streams have lengths anyway.

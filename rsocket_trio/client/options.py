@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Generic, TypedDict, TypeVar
 from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.payload import EMPTY
-from rsocket_trio.terms import UnsaidKeepalive
+from rsocket_trio.terms import Keepalive, ResumeOptions
 from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT
 from rsocket_trio.values import UnsaidNumber, UnsaidText
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from rsocket_trio.connection.recording import CaptureLike
     from rsocket_trio.metadata.authentication import Auth
     from rsocket_trio.responder import Responder
-    from rsocket_trio.services.calls.interceptors import Interceptor
+    from rsocket_trio.services.calls.context import Interceptor
     from rsocket_trio.streamux.options import StreamuxOptions
-    from rsocket_trio.terms import Keepalive, ResumeOptions
     from rsocket_trio.transports.schemes import SharedConnection
 
 DIALECT = UnsaidText("rsocket/1.0")
@@ -29,7 +28,8 @@ DATA_MIME = UnsaidText(OCTET_STREAM)
 METADATA_MIME = UnsaidText(COMPOSITE_METADATA)
 FRAGMENT_SIZE = UnsaidNumber(65536)
 """Bytes of an outbound frame by default."""
-KEEPALIVE = UnsaidKeepalive(interval=20, max_lifetime=90)
+KEEPALIVE = Keepalive(interval=20, max_lifetime=90)
+"""The default: this object, not one that equals it, gives way to the needs of a peer."""
 LIMITS = Limits()
 
 SetupT = TypeVar("SetupT")

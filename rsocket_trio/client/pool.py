@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import trio
 
-from rsocket_trio.client.reconnecting import (
-    BACKOFF,
-    FailoverRequester,
-    ReconnectingClient,
-    ReconnectOptions,
-    checked,
-)
+from rsocket_trio.client.reconnecting import BACKOFF, FailoverRequester, ReconnectingClient, ReconnectOptions, checked
 from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RSocketError, did_not_run, fresh_copy, unsent_copy
 from rsocket_trio.terms import Backoff
@@ -25,37 +19,6 @@ from rsocket_trio.transports.schemes import parse_uri
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
-
-
-class PoolMember:
-    """One connection of a pool, which is made again when it is lost.
-
-    ``uri`` is where it leads. ``state`` is that of ``connect_forever``: ``"connecting"``, ``"connected"``, ``"lost"``,
-    ``"draining"``, or ``"closed"`` after a refusal, which is not tried again. ``load`` is the number of requests in
-    flight on it.
-    """
-
-    def __init__(self, client: ReconnectingClient) -> None:
-        self._client = client
-        self._leaving = trio.Event()
-
-    def __repr__(self) -> str:
-        return f"<PoolMember {self.uri}, {self.state}, load {self.load}>"
-
-    @property
-    def uri(self) -> str:
-        """Return where it leads."""
-        return self._client._uri
-
-    @property
-    def state(self) -> str:
-        """Return the state of its connection."""
-        return self._client._state
-
-    @property
-    def load(self) -> int:
-        """Return the number of requests in flight."""
-        return self._client._requests_in_flight
 
 
 class Pool(FailoverRequester):
@@ -72,7 +35,8 @@ class Pool(FailoverRequester):
         self._terms = terms
         self._connections = connections
         self._backoff = backoff
-        self._members: list[PoolMember] = []
+        self._members: dict[ReconnectingClient, trio.Event] = {}
+        """The connections; the event of each is set when its URI has left the list."""
         self._is_closed = False
         self._nursery: trio.Nursery | None = None
 
@@ -80,8 +44,11 @@ class Pool(FailoverRequester):
         return f"<Pool of {len(self._members)} connections>"
 
     @property
-    def members(self) -> tuple[PoolMember, ...]:
-        """Return the connections, those that drain because their URI left the list among them."""
+    def members(self) -> tuple[ReconnectingClient, ...]:
+        """Return the clients of the single connections, each with its ``uri``, ``state`` and ``load``.
+
+        Those that drain because their URI left the list are among them.
+        """
         return tuple(self._members)
 
     async def connected(self) -> None:
@@ -90,10 +57,8 @@ class Pool(FailoverRequester):
         await trio.lowlevel.checkpoint()
         await self._next(wait=True)
 
-    # Requests
-
     def _usable(self, tried: Sequence[Engine] = ()) -> Engine | None:
-        engines = [member._client._usable() for member in self._members]
+        engines = [member._usable() for member in self._members]
         usable = [engine for engine in engines if engine is not None and engine not in tried]
         # A session that waits for a new transport is asked only where there is no other.
         usable = [engine for engine in usable if not engine.is_suspended] or usable
@@ -103,19 +68,14 @@ class Pool(FailoverRequester):
         return min(usable, key=lambda engine: engine.session.requests_in_flight, default=None)
 
     def _failure(self, *, wait: bool) -> Exception | None:
-        waiting = None if wait else unsent_copy(ConnectionLost("no server of the pool is connected"))
-        return self._ended() or waiting
-
-    def _ended(self) -> Exception | None:
-        """Return why there will be no member that is connected."""
         if self._is_closed:
             return ConnectionClosed("the pool was closed")
-        staying = [member for member in self._members if not member._leaving.is_set()]
-        refusals = [refusal for member in staying if (refusal := member._client._ended) is not None]
+        staying = [member for member, leaving in self._members.items() if not leaving.is_set()]
+        refusals = [refusal for member in staying if (refusal := member._ended) is not None]
         if refusals and len(refusals) == len(staying):
             # Nothing is tried any more: a server that refuses once refuses again.
             return fresh_copy(refusals[0])
-        return None
+        return None if wait else unsent_copy(ConnectionLost("no server of the pool is connected"))
 
     def _sends_again(self, refusal: RSocketError) -> bool:
         return did_not_run(refusal)
@@ -130,42 +90,37 @@ class Pool(FailoverRequester):
         await trio.lowlevel.checkpoint_if_cancelled()
         return engine
 
-    # Members
-
     def _set(self, uris: Iterable[str]) -> None:
         """Connect to these servers, and drain the connections to others. Raise ``ValueError`` for an invalid URI."""
         assert self._nursery is not None
         wanted = checked_uris(uris)
         kept = set()
-        for member in self._members:
+        for member, leaving in self._members.items():
             if member.uri not in wanted:
-                member._leaving.set()
-            elif not member._leaving.is_set():
+                leaving.set()
+            elif not leaving.is_set():
                 kept.add(member.uri)
         for uri in wanted:
             for _ in range(0 if uri in kept else self._connections):
-                client = ReconnectingClient(uri, self._terms, True, self._backoff, lambda _: self._changes.wake_all())
-                member = PoolMember(client)
-                self._members.append(member)
+                member = ReconnectingClient(uri, self._terms, True, self._backoff, lambda _: self._changes.wake_all())
+                self._members[member] = trio.Event()
                 self._nursery.start_soon(self._keep, member)
         # Those that wait for a member may have been refused by the former ones.
         self._changes.wake_all()
 
-    async def _keep(self, member: PoolMember) -> None:
+    async def _keep(self, member: ReconnectingClient) -> None:
         """Keep a member connected until its URI leaves the list, then let its requests finish."""
-        async with member._client._running():
-            await member._leaving.wait()
-            await member._client._retire()
-        self._members.remove(member)
+        async with member._running():
+            await self._members[member].wait()
+            await member._retire()
+        del self._members[member]
 
     def _close(self, nursery: trio.Nursery) -> None:
-        """End all connections; requests that wait raise."""
         self._is_closed = True
         self._changes.wake_all()
         nursery.cancel_scope.cancel()
 
     async def _follow(self, lists: AsyncIterable[Iterable[str]]) -> None:
-        """Take over each list of servers as it comes."""
         async for uris in lists:
             self._set(uris)
 
@@ -185,26 +140,20 @@ async def open_pool(
     that are not in it any more drain, and new ones are made. The block starts at once. Each connection is made again
     when it is lost or drains, with pauses by ``backoff``, and none takes requests meanwhile. ``wait`` says whether
     requests wait while no server is connected, or raise ``ConnectionLost`` at once.
-
-    The options are those of ``connect_forever``: ``dialect``, ``responder``, ``setup``, ``data_mime``,
-    ``metadata_mime``, ``keepalive``, ``lease``, ``strict``, ``resume``, ``limits``, ``fragment_size``, ``quirks``,
-    ``peer``, ``extension_entries``, ``streamux``, ``capture``, ``codecs``, ``around``, ``auth``, ``deadlines``,
-    ``connect_timeout``, ``ssl_context`` and ``headers``.
+    All other options are those of ``connect_forever``.
 
     Raise ``ValueError`` for no URIs or an invalid one, ``TypeError`` for a single one. A server that refuses the
     connection is not tried again; when all do, every waiting and later call raises the refusal. An error of the async
     iterable, and an invalid URI in one of its lists, ends the block.
     """
     need_trio()
-    if not isinstance(backoff, Backoff):
-        raise TypeError(f"backoff is a Backoff, not {type(backoff).__name__}")
     if type(connections) is not int or connections < 1:
         raise ValueError(f"connections to each server: {connections!r}, at least 1")
     lists = uris if isinstance(uris, AsyncIterable) else None
     first = [] if isinstance(uris, AsyncIterable) else checked_uris(uris)
     if lists is None and not first:
         raise ValueError("a pool needs the URI of a server")
-    terms = checked(options)
+    terms = checked(options, backoff)
     async with recording_into(terms["capture"]) as recording:
         # One capture for all connections, not one for each.
         terms["capture"] = recording

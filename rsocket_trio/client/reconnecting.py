@@ -1,4 +1,7 @@
-"""Holds the client that replaces each lost connection by a new one, with pauses between tries."""
+"""Holds the client that replaces each lost connection by a new one, with pauses between tries.
+
+What one peer refuses, its streams and channels included, is opened on another connection.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,16 @@ import logging
 import math
 import random
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, Unpack
 
 import trio
 
 from rsocket_trio.client.open import call_terms, check_auth_of_setup, open_connection, open_uri
 from rsocket_trio.client.options import ConnectionOptions
-from rsocket_trio.client.reopened_streams import Reopened, ReopenedChannel
 from rsocket_trio.connection.connection import Connection, Requester, new_stream
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.protocols import peer_and_dialect
@@ -38,7 +42,8 @@ from rsocket_trio.errors import (
     fresh_copy,
     unsent_copy,
 )
-from rsocket_trio.payload import PayloadLike, as_payload
+from rsocket_trio.mux.flow_control import MAX_REQUEST_N
+from rsocket_trio.payload import Payload, PayloadLike, as_payload
 from rsocket_trio.signatures import completed
 from rsocket_trio.terms import Backoff
 from rsocket_trio.tools.event_loop_checks import need_trio
@@ -51,16 +56,15 @@ from rsocket_trio.transports.schemes import parse_uri
 if TYPE_CHECKING:
     from rsocket_trio.connection.hooks import RequestCalls
     from rsocket_trio.metadata.authentication import Credentials
+    from rsocket_trio.mux.stream_state import StreamState
 
 logger = logging.getLogger("rsocket_trio")
 
-R = TypeVar("R")
+T = TypeVar("T")
 
 BACKOFF = Backoff()
 RESEND_DELAY = 1.0
 """Seconds within which a refused request is sent at most twice, and a connection that drains counts as a failed try."""
-REOPENED: Final[dict[type[Incoming], type[Reopened]]] = {Incoming: Reopened, Channel: ReopenedChannel}
-"""The streams that follow the client to its next connection, by those of one connection."""
 USABLE = ("open", "suspended")
 """States in which a connection takes new requests."""
 REFUSALS = (RejectedSetup, InvalidSetup, UnsupportedSetup, NegotiationFailed, Unsupported)
@@ -85,6 +89,167 @@ RENEWED: Final[dict[str, Callable[[Any], object]]] = {
     "auth": _checked_credentials,
 }
 """The terms that a function may give for each connection, with the converter of its result."""
+
+
+class Reopened(Incoming):
+    """A stream that opens on another connection each time that it was certainly not processed.
+
+    A refused stream was not processed: no item came, and a channel had no credit to send. The call that hears of the
+    refusal opens it again; others wait for that. Once an item came or left, the stream is like any other.
+    """
+
+    _client: FailoverRequester
+    _port: Engine  # each connection that it opens on is one of the client's
+    _tried: list[Engine]
+    """The engines that it was opened on, and refused."""
+    _refusal: RSocketError | None
+    """The refusal after which the stream was not opened again yet."""
+    _is_taken: bool
+    """True once the responder has sent or taken an item, and if no connection follows: then it is not opened again."""
+    _lock: trio.Lock | None
+    _scope: trio.CancelScope | None
+    """The scope in which it is opened again; leaving the block cancels it."""
+
+    def _open_by(self, client: FailoverRequester) -> Self:
+        self._client = client
+        self._refusal = self._lock = self._scope = None
+        self._is_taken = False
+        self._tried = []
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._refusal = None  # it is not opened any more
+        if self._scope is not None:
+            self._scope.cancel()
+        await super().__aexit__(kind, error, trace)
+
+    def _on_error(self, error: RSocketError) -> None:
+        if not self._is_taken and self._client._sends_again(error):
+            self._refusal = error
+        super()._on_error(error)
+
+    @property
+    def _renewed(self) -> Callable[[], Payload] | None:
+        return None if self._life is None else self._life.renewed
+
+    async def _move(self, refusal: RSocketError) -> bool:
+        """Go to the connection that follows on a refusal. Return whether there is one."""
+        self._tried.append(self._port)
+        engine = await self._client._next_engine(refusal, self._tried)
+        if engine is None:
+            return False
+        self._port = engine
+        if self._renewed is not None:
+            self.request = self._renewed()
+        return True
+
+    async def _request(self, renewed: Callable[[], Payload] | None) -> StreamState:
+        while True:
+            try:
+                return await super()._request(renewed)
+            except RSocketError as refusal:
+                if not await self._move(refusal):
+                    raise
+
+    async def _reopen(self) -> bool:
+        """Open the stream again after a refusal, unless another task has done so. Return whether it is open."""
+        self._lock = self._lock or trio.Lock()
+        async with self._lock:
+            with trio.CancelScope() as self._scope:
+                if self._refusal is not None:
+                    if not await self._move(self._refusal):
+                        self._refusal, self._is_taken = None, True  # it stays refused
+                        return False
+                    # More may be granted while the request waits for its turn.
+                    asked = self._credit
+                    state = await self._request(self._renewed)
+                    # No checkpoint from here on: no event of the stream is missed.
+                    self._refusal = None
+                    self._replace(state)
+                    if self._credit > asked:
+                        super().request_n(self._credit - asked)
+            return not self._scope.cancel_called
+
+    def _replace(self, state: StreamState) -> None:
+        """Go on with a stream in the place of the one that was refused."""
+        self._attach(state)
+        if self._life is not None:
+            self._life.call.error = None  # the call goes on
+            self._life.observe(self)
+
+    async def _again(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of ``act``, which reads or sends an item, on the stream that was not refused."""
+        while True:
+            try:
+                result = await act()
+            except RSocketError:
+                # The refusal, or the end of the connection behind it.
+                if self._refusal is None or not await self._reopen():
+                    raise
+            else:
+                self._is_taken = True
+                return result
+
+    def __aiter__(self) -> AsyncIterator[Payload]:
+        return super().__aiter__() if self._is_taken else self
+
+    def __anext__(self) -> Coroutine[object, object, Payload]:
+        return super().__anext__() if self._is_taken else self._again(super().__anext__)
+
+    async def receive_batch(self) -> list[Payload]:
+        return await self._again(super().receive_batch)
+
+    def request_n(self, request_n: int) -> None:
+        super().request_n(request_n)
+        if not self._is_taken:
+            self._credit = min(self._credit + request_n, MAX_REQUEST_N)
+
+
+class ReopenedChannel(Reopened, Channel):
+    """A ``Channel`` that opens on another connection while it is refused."""
+
+    async def wait_room(self, beyond: int = 0) -> int:
+        return await self._again(partial(super().wait_room, beyond))
+
+    def send(self, payload: PayloadLike) -> Coroutine[object, object, None]:
+        return super().send(payload) if self._is_taken else self._again(partial(super().send, payload))
+
+    async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
+        items = iter(payloads)
+        if not self._is_taken:
+            # Taken once, and sent to the responder that takes the channel.
+            for item in items:
+                await self.send(item)
+                break
+        await super().send_many(items)
+
+    async def send_eof(self) -> None:
+        if self._refusal is not None:
+            await self._reopen()
+        await super().send_eof()
+
+    @property
+    def _is_sending(self) -> bool:
+        # What was refused may open again.
+        return self._refusal is not None or super()._is_sending
+
+    async def wait_send_closed(self) -> None:
+        await super().wait_send_closed()
+        while self._refusal is not None and await self._reopen():
+            await super().wait_send_closed()
+
+    def _replace(self, state: StreamState) -> None:
+        completed = self._sending().completed
+        super()._replace(state)
+        if completed:
+            self._port.complete_stream(state)
+            self._sending().completed = True
+
+
+REOPENED: Final[dict[type[Incoming], type[Reopened]]] = {Incoming: Reopened, Channel: ReopenedChannel}
+"""The streams that follow the client to its next connection, by those of one connection."""
 
 
 class FailoverRequester(
@@ -144,6 +309,8 @@ class FailoverRequester(
 class ReconnectingClient(FailoverRequester):
     """Sends the requests of a ``Connection`` over the current connection. Made by ``connect_forever``.
 
+    ``uri`` is where it leads, ``state`` what an ``on_state`` function was told last.
+
     A call takes the current connection and stays with it: when that is lost the call raises ``ConnectionLost``,
     as on a ``Connection``. It is not repeated then, because the server may have processed it. Without a
     connection, or while it drains, a call waits for the next one, without a timeout of its own; with ``wait=False`` it
@@ -159,11 +326,11 @@ class ReconnectingClient(FailoverRequester):
         self, uri: str, terms: ReconnectOptions, wait: bool, backoff: Backoff, on_state: Callable[[str], object] | None
     ) -> None:
         super().__init__(wait)
-        self._uri = uri
+        self.uri = uri
         self._terms = terms
         self._backoff = backoff
         self._on_state = on_state
-        self._state = "connecting"
+        self.state = "connecting"
         self._connection: Connection | None = None
         self._why: Exception = ConnectionLost("the first one is being made")
         self._ended: Exception | None = None
@@ -171,7 +338,13 @@ class ReconnectingClient(FailoverRequester):
         self._draining: list[Connection] = []
 
     def __repr__(self) -> str:
-        return f"<ReconnectingClient {self._uri}, {self._state}>"
+        return f"<ReconnectingClient {self.uri}, {self.state}>"
+
+    @property
+    def load(self) -> int:
+        """Return the number of requests in flight, those on connections that drain among them."""
+        current = [] if self._connection is None else [self._connection]
+        return sum(connection._engine.session.requests_in_flight for connection in [*current, *self._draining])
 
     @property
     def connection(self) -> Connection | None:
@@ -185,7 +358,7 @@ class ReconnectingClient(FailoverRequester):
         await trio.lowlevel.checkpoint()
         return (await self._next(wait=True)).connection
 
-    async def insist(self, call: Callable[[], Awaitable[R]]) -> R:
+    async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of ``call``, which is called again whenever its connection is lost or closed meanwhile.
 
         For requests that do no harm twice: each may have run before. A call that the server gave up at the end of its
@@ -243,17 +416,10 @@ class ReconnectingClient(FailoverRequester):
         while self._draining:
             await self._changes.park()
 
-    @property
-    def _requests_in_flight(self) -> int:
-        """The number of requests in flight, also on connections that drain."""
-        current = [] if self._connection is None else [self._connection]
-        return sum(connection._engine.session.requests_in_flight for connection in [*current, *self._draining])
-
     # The tasks
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        """Keep the client connected for as long as the block."""
         try:
             async with nursery_beside(lambda nursery: nursery.cancel_scope.cancel()) as nursery:
                 nursery.start_soon(self._run, nursery)
@@ -276,7 +442,7 @@ class ReconnectingClient(FailoverRequester):
             if held > self._backoff.longest_delay or (planned and held >= RESEND_DELAY):
                 tries = 0
             pause = 0.0 if planned and not tries else self._backoff.delay(tries - planned, random.random())
-            logger.info("%s: %s; trying again in %.3g s", self._uri, self._why, pause)
+            logger.info("%s: %s; trying again in %.3g s", self.uri, self._why, pause)
             await trio.sleep(pause)
             tries += 1
 
@@ -290,7 +456,7 @@ class ReconnectingClient(FailoverRequester):
             task_status.started(0.0)  # closed in the pause, while an older connection drains
             return
         self._tell("connecting")
-        time_limit = ConnectTimeout(self._terms["connect_timeout"], self._uri)
+        time_limit = ConnectTimeout(self._terms["connect_timeout"], self.uri)
         try:
             terms = await renewed(self._terms, time_limit)
         except ConnectionLost as error:
@@ -305,7 +471,7 @@ class ReconnectingClient(FailoverRequester):
         since = math.inf
         seen: set[str] = set()
         try:
-            async with open_uri(self._uri, terms, time_limit) as connection:
+            async with open_uri(self.uri, terms, time_limit) as connection:
                 since = trio.current_time()
                 if self._ended is not None:
                     # It makes no other connection any more, while an older one drains.
@@ -317,7 +483,9 @@ class ReconnectingClient(FailoverRequester):
                 self._changes.wake_all()
                 self._tell("connected")
                 if await self._drains(connection):
-                    self._hand_over()
+                    self._connection, self._why = None, ConnectionClosed("the last one drains")
+                    self._changes.wake_all()
+                    self._tell("draining")
                     task_status.started(trio.current_time() - since)
                     # Its peer ends it as well, unless it has given the sign and nothing more.
                     self._draining.append(connection)
@@ -355,17 +523,11 @@ class ReconnectingClient(FailoverRequester):
         await changed.wait()
         return connection.status == "draining"
 
-    def _hand_over(self) -> None:
-        """Direct new requests to the next connection, as this one drains; its open streams go on."""
-        self._connection, self._why = None, ConnectionClosed("the last one drains")
-        self._changes.wake_all()
-        self._tell("draining")
-
     def _lose(self, why: Exception, *, refused: bool) -> None:
         """Record that the connection was lost, or that a try failed."""
         was_connected, self._connection, self._why = self._connection is not None, None, why
         if refused:
-            logger.warning("%s: %s; this is not tried again", self._uri, why)
+            logger.warning("%s: %s; this is not tried again", self.uri, why)
             self._end(why)
             self._tell("closed")
         elif was_connected:
@@ -373,16 +535,15 @@ class ReconnectingClient(FailoverRequester):
             self._tell("lost")
 
     def _end(self, why: Exception) -> None:
-        """End the client; the first reason holds."""
         if self._ended is None:
             self._ended = why
             self._connection = None
             self._changes.wake_all()
 
     def _tell(self, state: str) -> None:
-        if self._state == "closed":
+        if self.state == "closed":
             return
-        self._state = state
+        self.state = state
         if self._on_state is not None:
             self._on_state(state)
 
@@ -403,29 +564,21 @@ async def connect_forever(
     ``"connected"`` once the SETUP is queued, ``"lost"``, or ``"draining"`` if open calls may still finish, and at the
     end ``"closed"``.
 
-    The options of each connection are those of ``open_connection``: ``dialect``, ``responder``, ``setup``,
-    ``data_mime``, ``metadata_mime``, ``keepalive``, ``lease``, ``strict``, ``resume``, ``limits``, ``fragment_size``,
-    ``quirks``, ``peer``, ``extension_entries``, ``streamux``, ``capture``, ``codecs``, ``around``, ``auth``,
-    ``deadlines``, ``connect_timeout``, ``ssl_context`` and ``headers``. With ``resume`` a session is resumed first, and
-    a new connection is made if that fails. ``setup``, ``headers`` and ``auth`` may be functions, async or not, that are
+    The options of each connection are those of ``open_connection``. With ``resume`` a session is resumed first, and a
+    new connection is made if that fails. ``setup``, ``headers`` and ``auth`` may be functions, async or not, that are
     called for each new connection, for tokens that expire; each try ends after ``connect_timeout``, those functions
     included. An error of such a function counts as a failed try if the function could not connect itself (see
     ``open_connection_over``); any other error ends the block unchanged. A session that is resumed sends no new SETUP.
-
-    Requests in progress raise when their connection is lost; none is repeated automatically then. From a connection
-    that drains the client goes to the next at once, and sends there what was refused because of it.
 
     Raise ``ValueError`` and ``TypeError`` at once for options that can be checked then. A refusal (``RejectedSetup``,
     ``InvalidSetup``, ``UnsupportedSetup``, ``NegotiationFailed``, ``Unsupported``) and invalid terms are not tried
     again: the client is closed, and every waiting and later call raises them.
     """
     need_trio()
-    if not isinstance(backoff, Backoff):
-        raise TypeError(f"backoff is a Backoff, not {type(backoff).__name__}")
     if on_state is not None and not callable(on_state):
         raise TypeError(f"on_state is a function, not {type(on_state).__name__}")
     parse_uri(uri)
-    fit = checked(options)
+    fit = checked(options, backoff)
     async with recording_into(fit["capture"]) as recording:
         # One capture for all connections, not one for each.
         fit["capture"] = recording
@@ -434,8 +587,10 @@ async def connect_forever(
             yield client
 
 
-def checked(terms: ReconnectOptions) -> ReconnectOptions:
+def checked(terms: ReconnectOptions, backoff: object) -> ReconnectOptions:
     """Return the terms, usable more than once. Raise ``ValueError`` and ``TypeError`` for terms that are invalid."""
+    if not isinstance(backoff, Backoff):
+        raise TypeError(f"backoff is a Backoff, not {type(backoff).__name__}")
     complete: dict[str, Any] = dict(completed(open_connection, terms))
     if complete["peer"] is not None:
         peer_and_dialect(complete["peer"], complete["dialect"])

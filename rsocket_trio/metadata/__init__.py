@@ -13,67 +13,31 @@ if TYPE_CHECKING:
     # All public names of these modules, which define few others.
     from rsocket_trio.metadata.authentication import *  # noqa: F403
     from rsocket_trio.metadata.composite import *  # noqa: F403
-    from rsocket_trio.metadata.deadline import *  # noqa: F403
     from rsocket_trio.metadata.mime import *  # noqa: F403
     from rsocket_trio.metadata.routes import *  # noqa: F403
     from rsocket_trio.metadata.tracing import *  # noqa: F403
 
 _HOMES = {
     "metadata.authentication": (
-        "BearerAuthentication",
-        "Credentials",
-        "OtherAuthentication",
-        "SimpleAuthentication",
-        "decode_authentication",
-        "encode_authentication",
+        "BearerAuthentication, Credentials, OtherAuthentication, SimpleAuthentication, decode_authentication, "
+        "encode_authentication"
     ),
-    "metadata.composite": ("Entry", "decode_composite", "encode_composite", "iterate_composite"),
-    "metadata.deadline": ("decode_deadline", "encode_deadline"),
+    "metadata.composite": "Entry, decode_composite, encode_composite, iterate_composite",
     "metadata.mime": (
-        "ACCEPT_MIME_TYPES",
-        "APPLICATION_JSON",
-        "AUTHENTICATION",
-        "BAGGAGE",
-        "COMPOSITE_METADATA",
-        "DEADLINE",
-        "IDS",
-        "MIME_TYPE",
-        "OCTET_STREAM",
-        "ROUTING",
-        "TEXT_PLAIN",
-        "TRACEPARENT",
-        "TRACESTATE",
-        "TRACING_ZIPKIN",
-        "WELL_KNOWN",
-        "decode_accepted_mimes",
-        "decode_data_mime",
-        "decode_mime",
-        "encode_accepted_mimes",
-        "encode_data_mime",
-        "encode_mime",
+        "ACCEPT_MIME_TYPES, APPLICATION_JSON, AUTHENTICATION, BAGGAGE, COMPOSITE_METADATA, DEADLINE, IDS, MIME_TYPE, "
+        "OCTET_STREAM, ROUTING, TEXT_PLAIN, TRACEPARENT, TRACESTATE, TRACING_ZIPKIN, WELL_KNOWN, "
+        "decode_accepted_mimes, decode_data_mime, decode_mime, encode_accepted_mimes, encode_data_mime, encode_mime"
     ),
-    "metadata.routes": ("RequestMetadata", "decode_route", "encode_route", "read_request", "route_of", "with_route"),
+    "metadata.routes": (
+        "RequestMetadata, decode_deadline, decode_route, encode_deadline, encode_route, read_request, route_of, "
+        "with_route"
+    ),
     "metadata.tracing": (
-        "Trace",
-        "ZipkinTrace",
-        "decode_baggage",
-        "decode_trace",
-        "decode_zipkin",
-        "encode_baggage",
-        "encode_zipkin",
-        "trace_entries",
+        "Trace, ZipkinTrace, decode_baggage, decode_trace, decode_zipkin, encode_baggage, encode_zipkin, trace_entries"
     ),
 }
 """The modules of the public names."""
 
-__all__ = [name for names in _HOMES.values() for name in names]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = list(late_names.public_names(_HOMES))  # pyright: ignore[reportUnsupportedDunderAll]
 
-
-def __getattr__(name: str) -> object:
-    """Load a public name."""
-    return late_names.load_name(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    """The public names, and what every module has."""
-    return late_names.public_names(__name__, _HOMES)
+__getattr__, __dir__ = late_names.loaders(__name__, _HOMES)

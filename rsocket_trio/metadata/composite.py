@@ -94,8 +94,7 @@ def iterate_composite(data: bytes, limit: int = DEFAULT_LIMIT) -> Iterator[Entry
 
     Raise ``RemoteProtocolError`` at the first entry that is malformed, or beyond ``limit`` entries.
     """
-    for mime, start, end in spans(data, limit):
-        yield Entry(mime, data[start:end])
+    return (Entry(mime, data[start:end]) for mime, start, end in spans(data, limit))
 
 
 def decode_composite(data: bytes, *, limit: int = DEFAULT_LIMIT) -> list[Entry]:

@@ -16,12 +16,8 @@ from rsocket_trio.errors import RemoteProtocolError
 _FIRST: Final = (
     *("application/avro", "application/cbor", "application/graphql", "application/gzip"),  # 0x00
     *("application/javascript", "application/json", "application/octet-stream", "application/pdf"),  # 0x04
-    *(
-        "application/vnd.apache.thrift.binary",
-        "application/vnd.google.protobuf",
-        "application/xml",
-        "application/zip",
-    ),  # 0x08
+    *("application/vnd.apache.thrift.binary", "application/vnd.google.protobuf"),  # 0x08
+    *("application/xml", "application/zip"),  # 0x0A
     *("audio/aac", "audio/mp3", "audio/mp4", "audio/mpeg3"),  # 0x0C
     *("audio/mpeg", "audio/ogg", "audio/opus", "audio/vorbis"),  # 0x10
     *("image/bmp", "image/gif", "image/heic-sequence", "image/heic"),  # 0x14

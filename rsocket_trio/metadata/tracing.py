@@ -81,13 +81,8 @@ def decode_zipkin(data: bytes) -> ZipkinTrace:
     if not flags & _IDS_SET:
         return ZipkinTrace(sampled=sampled, debug=debug)
     ids = data[1:size]
-    return ZipkinTrace(
-        trace_id=ids[:span].hex(),
-        span_id=ids[span:parent].hex(),
-        parent_id=ids[parent:].hex() or None,
-        sampled=sampled,
-        debug=debug,
-    )
+    trace_id, span_id, parent_id = ids[:span].hex(), ids[span:parent].hex(), ids[parent:].hex() or None
+    return ZipkinTrace(trace_id=trace_id, span_id=span_id, parent_id=parent_id, sampled=sampled, debug=debug)
 
 
 def encode_zipkin(trace: ZipkinTrace) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -30,13 +30,10 @@ from rsocket_trio.connection.protocols import (
     name_of,
     with_quirks,
 )
-from rsocket_trio.connection.recording import (
-    RecordedTransport,
-    with_lengths,
-)
+from rsocket_trio.connection.recording import RecordedTransport, with_lengths
 from rsocket_trio.connection.resumption import ResumedTransport
 from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError, Unsupported
-from rsocket_trio.responder import check_users
+from rsocket_trio.responder import Responder, check_users
 from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, keeps_length
 from rsocket_trio.rsocket.dialect import RSOCKET_1_0, dialect_named, spoken
 from rsocket_trio.rsocket.frames import ErrorFrame
@@ -47,14 +44,12 @@ from rsocket_trio.tools.exception_groups import only_leaf
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.first_bytes import client_protocol
-from rsocket_trio.transports.listen import AcceptedTransport
+from rsocket_trio.transports.listen import Accepted, AcceptedTransport
 from rsocket_trio.values import Unsaid
 
 if TYPE_CHECKING:
     from rsocket_trio.mux.recording import Recording
-    from rsocket_trio.responder import Responder
-    from rsocket_trio.server.options import StreamServeOptions
-    from rsocket_trio.transports.listen import Accepted
+    from rsocket_trio.server.serve import StreamServeOptions
     from rsocket_trio.transports.schemes import AcceptedConnection, Endpoint
 
 logger = logging.getLogger("rsocket_trio")
@@ -389,12 +384,9 @@ class Server:
         await self._finish(transport)
 
     async def _finish(self, transport: Transport) -> None:
-        with trio.move_on_after(CLOSE_TIMEOUT):
-            try:
-                await transport.finish()
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                # The peer was quicker.
-                return
+        # The peer may be quicker.
+        with trio.move_on_after(CLOSE_TIMEOUT), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await transport.finish()
 
 
 async def _wait_done(resumed: ResumedTransport) -> None:

@@ -9,28 +9,79 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 import attrs
 import trio
 
 from rsocket_trio.client.open import Connected, as_transport
-from rsocket_trio.connection.recording import recording_into
-from rsocket_trio.limits import checked_grace
+from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
+from rsocket_trio.connection.protocols import ALL
+from rsocket_trio.connection.recording import CaptureLike, recording_into
+from rsocket_trio.limits import DRAIN_TIMEOUT, Limits, checked_grace
 from rsocket_trio.responder import Responder
 from rsocket_trio.server.accept import Server
-from rsocket_trio.server.options import ServeOptions, StreamServeOptions, serve_options
 from rsocket_trio.server.signals import Stop, collecting_rarely
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.tools.event_loop_checks import need_trio, refuse_asyncio
 from rsocket_trio.transports.connect import HeadersLike, as_headers
-from rsocket_trio.transports.listen import BoundListener, Inherited, ListenerAdapter, open_listeners, server_contexts
+from rsocket_trio.transports.listen import (
+    BoundListener,
+    Inherited,
+    ListenerAdapter,
+    SSLContextLike,
+    open_listeners,
+    server_contexts,
+)
 from rsocket_trio.transports.websocket.origins import parse_origins
+
+if TYPE_CHECKING:
+    from rsocket_trio.streamux.options import StreamuxOptions
+    from rsocket_trio.terms import ResumeOptions
 
 logger = logging.getLogger("rsocket_trio")
 
 Where = str | trio.abc.Listener[Any]
 """A URI, or a listener of the application's own that accepts Trio streams."""
+
+
+class StreamServeOptions(TypedDict, total=False):
+    """The options of ``serve_stream``."""
+
+    dialects: Annotated[Iterable[str], ALL]
+    resume: Annotated[ResumeOptions | None, None]
+    limits: Annotated[Limits, LIMITS]
+    fragment_size: Annotated[int, FRAGMENT_SIZE]
+    grace: Annotated[float, DRAIN_TIMEOUT]
+    quirks: Annotated[Iterable[str], ()]
+    streamux: Annotated[StreamuxOptions | None, None]
+    capture: Annotated[CaptureLike | None, None]
+
+
+class ServeOptions(StreamServeOptions, total=False):
+    """The options of ``serve`` and ``run``: those above, and those of listening and of worker processes."""
+
+    ssl_context: Annotated[SSLContextLike | None, None]
+    unix_mode: Annotated[int | None, None]
+    origins: Annotated[str | Iterable[str], ()]
+    over: Annotated[object | None, None]
+    workers: Annotated[int | None, None]
+
+
+@shows_options
+def serve_options(**options: Unpack[ServeOptions]) -> ServeOptions:
+    """Return these options of a server with the defaults of all others. Iterables can be iterated again."""
+    complete: Any = dict(completed(serve_options, options))
+    checked_grace(complete["grace"])
+    for name in ("dialects", "origins"):
+        value = complete[name]
+        complete[name] = (value,) if isinstance(value, str) else tuple(value)
+    if not isinstance(complete["quirks"], str):
+        complete["quirks"] = tuple(complete["quirks"])
+    if isinstance(complete["ssl_context"], Mapping):
+        complete["ssl_context"] = dict(complete["ssl_context"])
+    result: ServeOptions = complete
+    return result
 
 
 def run(responder: Responder | str, uris: Where | Iterable[Where], **options: Unpack[ServeOptions]) -> None:
@@ -143,15 +194,9 @@ async def _serve(
 
 
 async def _open(targets: list[Where], options: ServeOptions) -> list[BoundListener | ListenerAdapter]:
-    """Return a listener for each, in the order given."""
     named = [uri for uri in targets if isinstance(uri, str)]
-    opened = await open_listeners(
-        named,
-        ssl_context=options["ssl_context"],
-        unix_mode=options["unix_mode"],
-        origins=parse_origins(options["origins"]),
-        over=options["over"],
-    )
+    context, mode, origins = options["ssl_context"], options["unix_mode"], parse_origins(options["origins"])
+    opened = await open_listeners(named, ssl_context=context, unix_mode=mode, origins=origins, over=options["over"])
     bound = iter(opened)
     return [next(bound) if isinstance(target, str) else ListenerAdapter(target) for target in targets]
 
@@ -218,9 +263,8 @@ async def _serve_by_workers(
     if len(addresses) < len(uris):
         raise TypeError("with workers all that is served is named by URIs")
     context = options["ssl_context"]
-    if any(
-        isinstance(made, ssl.SSLContext) for made in (context.values() if isinstance(context, Mapping) else [context])
-    ):
+    contexts = context.values() if isinstance(context, Mapping) else [context]
+    if any(isinstance(made, ssl.SSLContext) for made in contexts):
         raise TypeError("with workers ssl_context is a function of a module that makes it: each process needs its own")
     if options["capture"] is not None and not isinstance(options["capture"], str | os.PathLike):
         raise TypeError("with workers capture is a directory: each process writes files of its own")

@@ -20,6 +20,7 @@ from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.base import Transport
 
+STOPPED = "the server stops, and its client is away"
 STREAM = 4096
 """Bytes that an open stream with its handler counts."""
 
@@ -169,7 +170,7 @@ class SessionRegistry:
         """End the sessions that wait for their clients, and from now on each one that loses its client."""
         self._closed = True
         for waiting in list(self._waiting):
-            waiting.engine.end(self._stopped())
+            waiting.engine.end(ConnectionClosed(STOPPED))
 
     def on_state(self, connection: ResumableConnection) -> None:
         """Act on a session that lost or got its transport, or is over. Above the bounds end those that wait longest."""
@@ -177,7 +178,7 @@ class SessionRegistry:
         if connection.is_over:
             self.release(connection)
         elif connection.is_suspended and self._closed:
-            connection.engine.end(self._stopped())
+            connection.engine.end(ConnectionClosed(STOPPED))
         elif connection.is_suspended:
             self._waiting[connection] = 0
             self._grown.add(connection)
@@ -210,13 +211,8 @@ class SessionRegistry:
             waiting[connection] = kept
 
     def _forget(self, connection: ResumableConnection) -> None:
-        """Remove a session from those that wait."""
         self._kept_bytes -= self._waiting.pop(connection, 0)
         self._grown.discard(connection)
-
-    @staticmethod
-    def _stopped() -> ConnectionClosed:
-        return ConnectionClosed("the server stops, and its client is away")
 
     def resume(self, back: ResumeRequest, transport: Transport, rest: Sequence[bytes]) -> ResumedTransport:
         """Give a session its next transport. Raise ``RejectedResume``, alike for tokens never known and forgotten.

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import ClassVar, Final, TypeVar
 
@@ -90,10 +90,8 @@ class Stop:
         self._was_signalled = True
         self.number = number
         if self._token is not None:
-            try:
+            with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._cancel, idempotent=True)
-            except trio.RunFinishedError:
-                return True
         return True
 
     def _cancel(self) -> None:

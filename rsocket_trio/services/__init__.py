@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from rsocket_trio.services.file_transfer import Chunks, FileTransferError, chunks, inside, save
 
 _HOMES = {
-    "codecs": ("BYTES", "CBOR", "JSON", "MESSAGEPACK", "TEXT", "Codec", "DecodeError"),
-    "metadata.authentication": ("BearerAuthentication as Bearer", "SimpleAuthentication as Simple"),
-    "metadata.tracing": ("Trace",),
-    "services.broadcast": ("Broadcast", "Policy", "Subscription", "TooSlow"),
-    "services.calls.context": ("Call", "current_call", "current_user"),
-    "services.contracts": ("Service", "fire_and_forget", "request_channel", "request_response", "request_stream"),
-    "services.description": ("Route",),
-    "services.file_transfer": ("Chunks", "FileTransferError", "chunks", "inside", "save"),
-    "connection.typed_streams": ("Receiving", "Stream", "TypedChannel"),
+    "codecs": "BYTES, CBOR, JSON, MESSAGEPACK, TEXT, Codec, DecodeError",
+    "metadata.authentication": "BearerAuthentication as Bearer, SimpleAuthentication as Simple",
+    "metadata.tracing": "Trace",
+    "services.broadcast": "Broadcast, Policy, Subscription, TooSlow",
+    "services.calls.context": "Call, current_call, current_user",
+    "services.contracts": "Service, fire_and_forget, request_channel, request_response, request_stream",
+    "services.description": "Route",
+    "services.file_transfer": "Chunks, FileTransferError, chunks, inside, save",
+    "connection.typed_streams": "Receiving, Stream, TypedChannel",
 }
 """The modules of the public names."""
 
@@ -47,12 +47,4 @@ __all__ += ["Chunks", "FileTransferError", "chunks", "inside", "save"]
 __all__ += ["Receiving", "Route", "Service", "Stream", "TypedChannel"]
 __all__ += ["fire_and_forget", "request_channel", "request_response", "request_stream"]
 
-
-def __getattr__(name: str) -> object:
-    """Load a public name."""
-    return late_names.load_name(__name__, _HOMES, name)
-
-
-def __dir__() -> list[str]:
-    """The public names, and what every module has."""
-    return late_names.public_names(__name__, _HOMES)
+__getattr__, __dir__ = late_names.loaders(__name__, _HOMES)

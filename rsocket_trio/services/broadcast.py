@@ -57,7 +57,6 @@ class Broadcast(Generic[T]):
 
     @property
     def _is_full(self) -> bool:
-        """Return whether senders have to wait for a subscriber."""
         return any(subscription._is_full for subscription in self._subscriptions)
 
     @property
@@ -182,7 +181,6 @@ class Subscription(Generic[T]):
 
     @property
     def _is_full(self) -> bool:
-        """Return whether senders have to wait for this subscriber."""
         return self._policy == "wait" and self.waiting >= self._size
 
     def put_nowait(self, item: T) -> bool:

@@ -17,10 +17,10 @@ from typing import Annotated, Any, Never, NoReturn, TypeAlias, TypeVar, Union, g
 import attrs
 
 from rsocket_trio.codecs import Codec, DecodeError, decode_text, find_codec
-from rsocket_trio.data_types import KINDS_KEPT, type_name
 from rsocket_trio.errors import Invalid, RemoteProtocolError
+from rsocket_trio.formats import KINDS_KEPT, type_name
 from rsocket_trio.forms import Handler, unfit
-from rsocket_trio.metadata.composite import Entry, encode_composite
+from rsocket_trio.metadata.composite import Entry
 from rsocket_trio.metadata.mime import (
     ACCEPT_MIME_TYPES,
     COMPOSITE_METADATA,
@@ -29,8 +29,6 @@ from rsocket_trio.metadata.mime import (
     OCTET_STREAM,
     decode_accepted_mimes,
     decode_data_mime,
-    encode_accepted_mimes,
-    encode_data_mime,
     mime_name,
 )
 from rsocket_trio.metadata.routes import read_request
@@ -47,9 +45,6 @@ MAX_CHOICES = 64
 """Ways to name the codecs of a request for which they are kept: a peer could think of any number."""
 MAX_CHOICE_BYTES = 256
 """Bytes of the entries for which they are kept: a list of accepted types may be as long as a payload."""
-
-
-# The types of whole payloads
 
 
 @value
@@ -136,9 +131,6 @@ def decode_object(codec: Codec, data: bytes, kind: object) -> Any:
     raise DecodeError("$", f"no data, expected {type_name(kind)}")
 
 
-# The codecs
-
-
 def codec_of_connection(codecs: Sequence[Codec], data_mime: str | int, metadata_mime: str | int) -> tuple[Codec, bool]:
     """Return the codec for objects on a connection with these MIME types, and whether a request has to name it.
 
@@ -158,31 +150,6 @@ def codec_of_connection(codecs: Sequence[Codec], data_mime: str | int, metadata_
 
 
 @value
-class RequestForm:
-    """The encoding of objects in the requests of a connection: made once for each connection that sends some.
-
-    ``codec`` encodes and decodes them, ``metadata_mime`` is the MIME type of their metadata. ``names`` is the metadata
-    of a request whose data is an object, which names the codec, and ``accepts`` that of a request of which only the
-    answer is one; both are ``None`` where the connection's MIME type says it.
-    """
-
-    codec: Codec
-    metadata_mime: str | int
-    names: bytes | None = None
-    accepts: bytes | None = None
-
-
-def form_of_requests(codecs: Sequence[Codec], data_mime: str | int, metadata_mime: str | int) -> RequestForm:
-    """Return how requests carry objects on a connection with these MIME types. Raise ``ValueError`` as above."""
-    codec, named = codec_of_connection(codecs, data_mime, metadata_mime)
-    if not named:
-        return RequestForm(codec, metadata_mime)
-    names = encode_composite([Entry(MIME_TYPE, encode_data_mime(codec.mime))])
-    accepts = encode_composite([Entry(ACCEPT_MIME_TYPES, encode_accepted_mimes([codec.mime]))])
-    return RequestForm(codec, metadata_mime, names, accepts)
-
-
-@value
 class NoCodec:
     """Stands for the codec of a MIME type that no codec covers: what needs it is ``Invalid``, for this ``reason``."""
 
@@ -190,7 +157,6 @@ class NoCodec:
     mime: str = ""
 
     def encode(self, *_: object) -> NoReturn:
-        """Raise ``Invalid``."""
         raise Invalid(self.reason)
 
     decode = encode
@@ -274,9 +240,6 @@ def codec_of_answer(codecs: Sequence[Codec], of_request: Codec, entries: Iterabl
     if problem is None or any(mime in SAYS_NOTHING for mime in accepted):
         return of_request
     raise Invalid(problem)
-
-
-# Answers of handlers
 
 
 def answer_payload(handler: Handler, request: Payload, setup: Setup, answer: object) -> Payload:

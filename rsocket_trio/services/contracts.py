@@ -14,11 +14,11 @@ import attrs
 
 from rsocket_trio.connection.typed_streams import Receiving, Stream, TypedChannel
 from rsocket_trio.forms import Handler, stands_for
-from rsocket_trio.metadata.composite import entries_of_pairs
+from rsocket_trio.metadata.composite import MetadataPair, entries_of_pairs
+from rsocket_trio.metadata.route_patterns import CATCH_ALL, MethodRoute, RoutePattern, parse
 from rsocket_trio.payload import Payload
 from rsocket_trio.services.codec_choice import CodecChoices, Encode, reader_of
-from rsocket_trio.services.route_patterns import CATCH_ALL, MethodRoute, RoutePattern, parse
-from rsocket_trio.services.signature_plan import (
+from rsocket_trio.services.typed_handlers import (
     ABSENT,
     CHANNELS,
     KEYWORD_ONLY,
@@ -32,15 +32,14 @@ from rsocket_trio.services.signature_plan import (
     read_parameters,
     signature_of,
     source_of,
+    typed_handler,
     typed_signature,
 )
-from rsocket_trio.services.typed_handlers import typed_handler
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.hooks import Contract, Exactly, ServiceT
     from rsocket_trio.metadata.authentication import Auth
-    from rsocket_trio.metadata.composite import MetadataPair
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -172,9 +171,6 @@ request_stream: StreamDecorator = Declaration("request_stream")
 request_channel: ChannelDecorator = Declaration("request_channel")
 
 
-# What a contract says
-
-
 @attrs.frozen(eq=False)
 class Method:
     """One method of a contract: its whole route, ``pattern``, and its ``plan``, without ``self`` and the channel."""
@@ -189,20 +185,11 @@ def methods_of(contract: object) -> tuple[Method, ...]:
     """Return the methods of a contract. Raise ``TypeError`` for a class without any, and for types that don't fit."""
     if not isinstance(contract, type):
         raise TypeError(f"a contract is a class, not {type(contract).__name__}")
-    names = {name: its for parent in reversed(contract.__mro__) for name, its in vars(parent).items()}
-    functions = {
-        name: function
-        for parent in contract.__mro__[::-1]
-        for name, function in vars(parent).items()
-        if _is_request(function)
-    }
+    members = [member for parent in reversed(contract.__mro__) for member in vars(parent).items()]
+    functions = {name: its for name, its in members if isinstance(getattr(its, _DECLARED, None), Declaration)}
     if not functions:
         raise TypeError(f"{contract.__qualname__} has no method that is decorated as a request: no contract")
-    return tuple(_method(contract, name, function, names) for name, function in functions.items())
-
-
-def _is_request(function: object) -> bool:
-    return isinstance(getattr(function, _DECLARED, None), Declaration)
+    return tuple(_method(contract, name, function, dict(members)) for name, function in functions.items())
 
 
 def _method(contract: type, name: str, function: Callable[..., object], names: Mapping[str, object]) -> Method:
@@ -241,9 +228,6 @@ def _method(contract: type, name: str, function: Callable[..., object], names: M
                 parameters[index] = parameter.replace(annotation=kind)
     taken = read_parameters(interaction, where, parameters, pattern.parameters)
     return Method(name, pattern, SignaturePlan(interaction, name, taken, received, sent), function)
-
-
-# The server's side
 
 
 def implemented(contract: object, implementation: object, codecs: CodecChoices) -> list[tuple[Method, Handler]]:
@@ -302,9 +286,6 @@ def _plan_of(plan: SignaturePlan, function: Callable[..., object]) -> SignatureP
     return SignaturePlan(plan.interaction, plan.name, parameters, plan.reply, plan.items)
 
 
-# The client's side
-
-
 def remote_of(
     contract: Contract[ServiceT], requester: object, auth: Auth | None, metadata: Iterable[MetadataPair]
 ) -> ServiceT:
@@ -328,7 +309,6 @@ def remote_of(
 
 
 def _caller(method: Method) -> Callable[..., object]:
-    """Return the function that makes a call of a method a request."""
     plan, pattern = method.plan, method.pattern
     bind = binder(plan.parameters, method.name)
     literal = None if pattern.literal is None else MethodRoute(pattern.literal, pattern.text)

@@ -8,12 +8,11 @@ from typing import Any, Never, NoReturn, TypeAlias
 import msgspec
 
 from rsocket_trio.codecs import Codec
-from rsocket_trio.data_types import hashed_by_type, holds_model, is_model, schema_of_model, type_name
+from rsocket_trio.formats import hashed_by_type, holds_model, is_model, schema_of_model, type_name
 from rsocket_trio.forms import Handler
 from rsocket_trio.payload import Payload
 from rsocket_trio.services.codec_choice import reader_of
-from rsocket_trio.services.signature_plan import ABSENT, ArgumentSource, SignaturePlan, object_type
-from rsocket_trio.services.typed_handlers import TypedHandler
+from rsocket_trio.services.typed_handlers import ABSENT, ArgumentSource, TypedHandler, object_type
 from rsocket_trio.values import value
 
 Schema: TypeAlias = dict[str, Any]
@@ -45,7 +44,6 @@ class Route:
 
 
 def route_record(handler: Handler) -> Route:
-    """Return the record of a ``handler`` of requests."""
     text, interaction = None if handler.route is None else handler.pattern_text, handler.interaction
     if not isinstance(handler.typed, TypedHandler):
         names = () if handler.pattern is None else handler.pattern.parameters
@@ -56,23 +54,15 @@ def route_record(handler: Handler) -> Route:
     parameters = {
         parameter.name: parameter.kind for parameter in plan.parameters if parameter.source is ArgumentSource.ROUTE
     }
+    whole = Payload if plan.takes(ArgumentSource.PAYLOAD, ArgumentSource.CHANNEL) else None
+    body = plan.members or (whole if plan.body is ABSENT else plan.body)
     received = Payload if plan.takes(ArgumentSource.CHANNEL) else plan.items
-    return Route(text, interaction, parameters, _body(plan), None if received is ABSENT else received, _reply(plan))
-
-
-def _body(plan: SignaturePlan) -> object:
-    if plan.members:
-        return plan.members
-    if plan.body is not ABSENT:
-        return plan.body
-    return Payload if plan.takes(ArgumentSource.PAYLOAD, ArgumentSource.CHANNEL) else None
-
-
-def _reply(plan: SignaturePlan) -> object:
-    kind = Payload if plan.takes(ArgumentSource.CHANNEL, ArgumentSource.OUTGOING) else plan.reply
-    if kind in (type(None), NoReturn, Never):
-        return None
-    return kind if plan.encodes or kind is Payload or reader_of(kind) is not None else Any
+    sent: object = Payload if plan.takes(ArgumentSource.CHANNEL, ArgumentSource.OUTGOING) else plan.reply
+    if sent in (type(None), NoReturn, Never):
+        sent = None
+    elif not plan.encodes and sent is not Payload and reader_of(sent) is None:
+        sent = Any
+    return Route(text, interaction, parameters, body, None if received is ABSENT else received, sent)
 
 
 def description(routes: Iterable[Route], codecs: Sequence[Codec]) -> Schema:

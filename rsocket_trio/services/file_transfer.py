@@ -173,7 +173,6 @@ async def _in_thread(
 
 
 def _finish(file: BinaryIO, data: bytearray, part: Path, path: StrPath) -> None:
-    """Write the last bytes, and have the file take its place."""
     with file:
         file.write(data)
     part.replace(path)

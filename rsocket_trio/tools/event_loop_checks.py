@@ -35,6 +35,5 @@ def refuse_asyncio() -> None:
 
 
 def in_asyncio() -> bool:
-    """Return whether an asyncio loop runs in this thread."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Coroutine
 
+import attrs
 import outcome
 import trio
 
 
+@attrs.define(eq=False)
 class Waiter:
     """One waiting task and the size that it asks for. Trio calls it when the task is cancelled."""
 
-    __slots__ = ("_lot", "size", "task")
-
-    def __init__(self, parking: ParkingLot, task: trio.lowlevel.Task, size: int) -> None:
-        self._lot = parking
-        self.task = task
-        self.size = size
+    _lot: ParkingLot
+    task: trio.lowlevel.Task
+    size: int
 
     def __call__(self, _: object) -> trio.lowlevel.Abort:
         self._lot.leave(self.task)
@@ -80,7 +79,6 @@ class ParkingLot:
             self.wake_one()
 
     def wake_all(self) -> None:
-        """Wake every task."""
         first, self.first = self.first, None
         others, self._others = self._others, None
         if first is not None:

@@ -20,7 +20,7 @@ from rsocket_trio import (
 from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.connection.protocols import ALL
 from rsocket_trio.server.accept import Server
-from rsocket_trio.server.options import serve_options
+from rsocket_trio.server.serve import serve_options
 from rsocket_trio.transports.memory import MemoryTransport, listen_memory
 
 URI = "memory://service"

@@ -133,7 +133,7 @@ async def test_a_session_without_a_transport_is_the_last_choice(autojump_clock: 
         uris = [await running.start(name, resume=ResumeOptions()) for name in ("a", "b")]
         async with open_pool(uris, resume=ResumeOptions()) as pool:
             await settle()
-            suspended, other = (member._client._usable() for member in pool.members)
+            suspended, other = (member._usable() for member in pool.members)
             assert suspended is not None
             assert other is not None
             suspended.replace_link(ConnectionLost("no transport"))

@@ -14,7 +14,7 @@ from rsocket_trio import Connection, Keepalive, Limits, Payload, Responder, open
 from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.server.accept import Server
-from rsocket_trio.server.options import serve_options
+from rsocket_trio.server.serve import serve_options
 from rsocket_trio.tools.exception_groups import nursery_beside
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from tests.conformance import raw

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from rsocket_trio import Limits, Payload, Responder
 from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.server.accept import Server
-from rsocket_trio.server.options import serve_options
+from rsocket_trio.server.serve import serve_options
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from tests.conformance import raw
 from tests.connection.pairs import settle

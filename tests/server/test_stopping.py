@@ -32,8 +32,7 @@ from rsocket_trio import (
     serve_stream,
 )
 from rsocket_trio.server.accept import ADMISSION_TIMEOUT, Server
-from rsocket_trio.server.options import serve_options
-from rsocket_trio.server.serve import serve_here
+from rsocket_trio.server.serve import serve_here, serve_options
 from rsocket_trio.server.signals import STOP
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.listen import BoundListener, Inherited, open_listeners

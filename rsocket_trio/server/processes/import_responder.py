@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 
+from rsocket_trio.forms import with_article
 from rsocket_trio.responder import Responder
 
 OURS = str(Path(__file__).parents[2]) + os.sep
@@ -26,7 +27,7 @@ class BrokenModule(ImportError):
 def split_name(name: object) -> tuple[str, str]:
     """Return the module and the path of names inside it. Raise ``NoSuchName``, and ``TypeError`` unless it is text."""
     if not isinstance(name, str):
-        raise TypeError(f"a responder's name is text like 'app:responder', not {_kind(name)}")
+        raise TypeError(f"a responder's name is text like 'app:responder', not {with_article(type(name).__name__)}")
     module, colon, path = name.partition(":")
     if module.endswith(".py"):
         as_module = os.path.normpath(module).removesuffix(".py").replace(os.sep, ".")
@@ -49,7 +50,7 @@ def find_responder(name: str) -> Responder:
             raise NoSuchName(f"{owner} has no {attribute!r}{hint}") from None
         owner = name
     if not isinstance(value, Responder):
-        raise NoSuchName(f"{name} is {_kind(value)}, not a Responder")
+        raise NoSuchName(f"{name} is {with_article(type(value).__name__)}, not a Responder")
     return value
 
 
@@ -73,8 +74,3 @@ def _broken(name: str, error: BaseException) -> BrokenModule:
         place = f"{os.path.basename(error.filename)} line {error.lineno}: "
         last = f"{type(error).__name__}: {error.msg}"
     return BrokenModule(f"module {name!r} failed while it was imported: {place}{last}")
-
-
-def _kind(value: object) -> str:
-    name = type(value).__name__
-    return f"a{'n' if name[:1].lower() in 'aeiou' else ''} {name}"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import socket
-import struct
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from io import BytesIO
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import attrs
 
@@ -41,8 +39,6 @@ A connection that it accepted at the last moment gets to ask for something, and 
 MARGIN = 3.0
 """Seconds beyond its grace period after which a process that still runs hangs."""
 
-SIZE = struct.Struct("!I")
-
 
 @attrs.frozen
 class StartMessage:
@@ -64,27 +60,16 @@ class StartMessage:
 
     def encode(self) -> bytes:
         """Encode the message for a process of the same Python."""
-        content = pickle.dumps(self)
-        return SIZE.pack(len(content)) + content
+        return pickle.dumps(self)
 
 
-def receive_start(control: socket.socket) -> StartMessage | None:
-    """Receive the start message. Return ``None`` if the supervisor is gone."""
-    head = _receive_exactly(control, SIZE.size)
-    content = _receive_exactly(control, SIZE.unpack(head)[0]) if head is not None else None
-    start = pickle.loads(content) if content is not None else None
-    assert start is None or isinstance(start, StartMessage)
+def receive_start(words: BinaryIO) -> StartMessage | None:
+    """Receive the start message, and nothing behind it. Return ``None`` if the supervisor is gone."""
+    try:
+        start: StartMessage = pickle.load(words)
+    except (EOFError, pickle.UnpicklingError):
+        return None
     return start
-
-
-def _receive_exactly(control: socket.socket, size: int) -> bytes | None:
-    content = b""
-    while len(content) < size:
-        more = control.recv(size - len(content))
-        if not more:
-            return None
-        content += more
-    return content
 
 
 class _TermsPickler(pickle.Pickler):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ from rsocket_trio.transports.listen import BoundListener, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
 
 if TYPE_CHECKING:
-    from rsocket_trio.server.options import ServeOptions
+    from rsocket_trio.server.serve import ServeOptions
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -133,20 +133,16 @@ async def _hangups() -> AsyncIterator[AsyncIterator[int]]:
             with trio.open_signal_receiver(signal.SIGHUP) as hangups:
                 yield hangups
         finally:
+            # Until Trio has passed on all signals that it caught: one that finds its receiver gone is raised anew.
+            heard = trio.Event()
+            trio.lowlevel.current_trio_token().run_sync_soon(heard.set)
             with trio.CancelScope(shield=True):
-                await _all_heard()
+                await heard.wait()
             signal.signal(signal.SIGHUP, signal.SIG_DFL if before is None else before)
     else:
         nobody, hangups_of_nobody = trio.open_memory_channel[int](0)
         with nobody, hangups_of_nobody:
             yield hangups_of_nobody
-
-
-async def _all_heard() -> None:
-    """Wait until Trio has passed on all signals that it caught: one that finds its receiver gone is raised anew."""
-    heard = trio.Event()
-    trio.lowlevel.current_trio_token().run_sync_soon(heard.set)
-    await heard.wait()
 
 
 async def _start_generation(nursery: trio.Nursery, start: StartMessage, workers: int) -> tuple[trio.Event, int]:
@@ -216,32 +212,28 @@ class Slot:
                         return
                     why = f"{child} ended: {child.end}"
             if not self.retired.is_set():
-                await self._pause(why, trio.current_time() - started)
-
-    async def _pause(self, why: str, lived: float) -> None:
-        self.deaths = self.deaths + 1 if lived < GOOD_LIFE else 0
-        if self.deaths >= TRIES:
-            raise ChildProcessError(f"workers end again and again: {why}")
-        pause = FIRST_PAUSE * 2.0 ** (self.deaths - 1) if self.deaths else 0.0
-        logger.error("%s; the next one is started in %g seconds", why, pause)
-        await _first_of(partial(trio.sleep, pause), self.retired.wait)
+                self.deaths = self.deaths + 1 if trio.current_time() - started < GOOD_LIFE else 0
+                if self.deaths >= TRIES:
+                    raise ChildProcessError(f"workers end again and again: {why}")
+                pause = FIRST_PAUSE * 2.0 ** (self.deaths - 1) if self.deaths else 0.0
+                logger.error("%s; the next one is started in %g seconds", why, pause)
+                await _first_of(partial(trio.sleep, pause), self.retired.wait)
 
 
+@attrs.define(eq=False)
 class Child:
     """A worker process, as its supervisor sees it."""
 
-    def __init__(self, process: trio.Process, control: trio.SocketStream, grace: float) -> None:
-        self.process = process
-        self._control = control
-        self._grace = grace
-        self._has_started = False
+    process: trio.Process
+    _control: trio.SocketStream
+    _grace: float
+    _has_started: bool = False
 
     def __str__(self) -> str:
         return f"worker {self.process.pid}"
 
     @property
     def end(self) -> str:
-        """Return the exit code or the signal that ended it."""
         code = self.process.returncode
         assert code is not None
         return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
@@ -295,10 +287,8 @@ class Child:
         await self._control.aclose()
 
     async def _say(self, word: bytes) -> None:
-        try:
+        with suppress(trio.BrokenResourceError):  # it has gone already
             await self._control.send_all(word)
-        except trio.BrokenResourceError:
-            return  # it has gone already
 
 
 @asynccontextmanager
@@ -329,7 +319,6 @@ async def open_child(start: StartMessage) -> AsyncIterator[Child]:
 
 
 async def _first_of(*waits: Callable[[], Awaitable[object]]) -> None:
-    """Wait until one of these returns."""
     async with trio.open_nursery() as nursery:
 
         async def wait(until: Callable[[], Awaitable[object]]) -> None:

@@ -16,8 +16,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import FrameType
+from typing import BinaryIO
 
 import trio
 
@@ -30,8 +32,9 @@ logger = logging.getLogger("rsocket_trio")
 class SupervisorLink:
     """The supervisor, as a worker sees it: one thread listens to it, whatever the worker itself is busy with."""
 
-    def __init__(self, control: socket.socket, grace: float) -> None:
+    def __init__(self, control: socket.socket, words: BinaryIO, grace: float) -> None:
         self._control = control
+        self._words = words
         self._grace = grace
         self._lock = threading.Lock()
         self._on_retire: Callable[[], object] | None = None
@@ -44,11 +47,8 @@ class SupervisorLink:
             self._on_retire, self._on_drain = on_retire, on_drain
 
     def report(self, answer: Mapping[str, str | int]) -> None:
-        """Tell the supervisor how the start went."""
-        try:
+        with suppress(OSError):  # it is gone, which the thread sees as well
             self._control.sendall(json.dumps(answer).encode() + b"\n")
-        except OSError:
-            return  # it is gone, which the thread sees as well
 
     def _listen(self) -> None:
         drains = False
@@ -72,23 +72,23 @@ class SupervisorLink:
 
     def _next_word(self) -> bytes:
         try:
-            return self._control.recv(1)
+            return self._words.read(1)
         except OSError:
             return b""
 
 
 def main() -> None:
-    """Run a worker process to its end."""
     control = socket.socket(fileno=int(sys.argv[2]))
     control.set_inheritable(False)
-    start = receive_start(control)
+    words = control.makefile("rb")
+    start = receive_start(words)
     if start is None:
         sys.exit(1)
     sys.path[:] = start.path
     for descriptor in start.descriptors:
         # A process that a handler starts must not keep the port.
         os.set_inheritable(descriptor, False)
-    supervisor = SupervisorLink(control, start.grace)
+    supervisor = SupervisorLink(control, words, start.grace)
     try:
         prepare: Prepare = pickle.loads(start.run)
         routes, work = prepare(start.inherited)
@@ -121,26 +121,17 @@ async def _work(work: Work, routes: int, supervisor: SupervisorLink, on_failure:
     async with trio.open_nursery() as nursery:
 
         def soon(action: Callable[[], object]) -> None:
-            try:
+            with suppress(trio.RunFinishedError):
                 token.run_sync_soon(action)
-            except trio.RunFinishedError:
-                return
 
         supervisor.obey(partial(soon, retiring.set), partial(soon, nursery.cancel_scope.cancel))
         try:
-            await nursery.start(_work_and_leave, work, retiring, nursery.cancel_scope)
+            await nursery.start(partial(work, retiring=retiring))
         except Exception as error:
             on_failure(error)
             nursery.cancel_scope.cancel()
         else:
             supervisor.report({"routes": routes})
-
-
-async def _work_and_leave(
-    work: Work, retiring: trio.Event, scope: trio.CancelScope, task_status: trio.TaskStatus[None]
-) -> None:
-    await work(retiring=retiring, task_status=task_status)
-    scope.cancel()
 
 
 def _leave_hangup(number: int, frame: FrameType | None) -> None:

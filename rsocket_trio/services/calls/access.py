@@ -11,7 +11,7 @@ from rsocket_trio.forms import Handler, Kind, Requirement
 from rsocket_trio.metadata.authentication import Auth, Credentials, decode_authentication, encode_authentication
 from rsocket_trio.metadata.composite import Entry, check_composite, encode_composite
 from rsocket_trio.metadata.mime import AUTHENTICATION
-from rsocket_trio.metadata.routes import read_request, without_entries
+from rsocket_trio.metadata.routes import read_request
 from rsocket_trio.payload import Payload, with_metadata
 from rsocket_trio.services.calls.context import Call
 from rsocket_trio.terms import Setup
@@ -46,29 +46,16 @@ def check_auth(auth: object, metadata_mime: str | int) -> None:
     check_composite("auth=", metadata_mime)
 
 
-def auth_entry(credentials: Credentials) -> Entry:
-    """Return the metadata entry that carries ``credentials``."""
-    return Entry(AUTHENTICATION, encode_authentication(credentials))
-
-
 def with_credentials(payload: Payload, credentials: Credentials) -> Payload:
     """Return the payload of a SETUP with credentials in its metadata, which is composite."""
-    return with_metadata(payload, (payload.metadata or b"") + encode_composite([auth_entry(credentials)]))
+    entry = Entry(AUTHENTICATION, encode_authentication(credentials))
+    return with_metadata(payload, (payload.metadata or b"") + encode_composite([entry]))
 
 
 def credentials_in(entries: Iterable[Entry]) -> Credentials | None:
     """Return the first credentials among ``entries``, or ``None``. Raise ``RemoteProtocolError`` if malformed."""
-    for entry in entries:
-        if entry.mime == AUTHENTICATION:
-            return decode_authentication(entry.content)
-    return None
-
-
-def without_credentials(request: Payload, metadata_mime: str | int) -> Payload:
-    """Return ``request``, whose metadata is of this MIME type, without the credentials that it carries."""
-    if request.metadata is None:
-        return request
-    return with_metadata(request, without_entries(AUTHENTICATION, request.metadata, metadata_mime))
+    contents = (entry.content for entry in entries if entry.mime == AUTHENTICATION)
+    return next(map(decode_authentication, contents), None)
 
 
 async def user_of(

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import trio
 
-from rsocket_trio.connection.hooks import current_call_variable
+from rsocket_trio.connection.hooks import Contract, ServiceT, current_call_variable
 from rsocket_trio.connection.request_queue import routed
 from rsocket_trio.connection.streams import Channel, Incoming, StreamObserver
 from rsocket_trio.errors import RemoteProtocolError, RSocketError, Unsupported
-from rsocket_trio.metadata.authentication import Auth
+from rsocket_trio.metadata.authentication import Auth, encode_authentication
 from rsocket_trio.metadata.composite import (
     Entry,
     MetadataPair,
@@ -23,30 +23,52 @@ from rsocket_trio.metadata.composite import (
     encode_composite,
     entries_of_pairs,
 )
-from rsocket_trio.metadata.deadline import encode_deadline
-from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA, DEADLINE, NO_MIME, mime_name
-from rsocket_trio.metadata.routes import with_route
-from rsocket_trio.mux.stream_state import REQUEST_CHANNEL
+from rsocket_trio.metadata.mime import (
+    ACCEPT_MIME_TYPES,
+    AUTHENTICATION,
+    COMPOSITE_METADATA,
+    DEADLINE,
+    MIME_TYPE,
+    NO_MIME,
+    encode_accepted_mimes,
+    encode_data_mime,
+    mime_name,
+)
+from rsocket_trio.metadata.route_patterns import MethodRoute
+from rsocket_trio.metadata.routes import encode_deadline, with_route
+from rsocket_trio.mux.stream_state import REQUEST_CHANNEL, Interaction
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike, as_payload, with_metadata
-from rsocket_trio.services.calls.access import auth_entry, check_auth, fresh_credentials
-from rsocket_trio.services.calls.context import Call
-from rsocket_trio.services.calls.interceptors import Interception
+from rsocket_trio.services.calls.access import check_auth, fresh_credentials
+from rsocket_trio.services.calls.context import Call, Interception
 from rsocket_trio.services.codec_choice import (
     Encode,
-    RequestForm,
+    codec_of_connection,
     decode_object,
     encoded,
-    form_of_requests,
     is_object_type,
     reader_of,
     whole_type,
 )
-from rsocket_trio.services.route_patterns import MethodRoute
+from rsocket_trio.values import value
 
 if TYPE_CHECKING:
+    from rsocket_trio.codecs import Codec
     from rsocket_trio.connection.engine import Engine
-    from rsocket_trio.connection.hooks import Contract, ServiceT
-    from rsocket_trio.mux.stream_state import Interaction
+
+
+@value
+class RequestForm:
+    """The encoding of objects in the requests of a connection: made once for each connection that sends some.
+
+    ``codec`` encodes and decodes them, ``metadata_mime`` is the MIME type of their metadata. ``names`` is the metadata
+    of a request whose data is an object, which names the codec, and ``accepts`` that of a request of which only the
+    answer is one; both are ``None`` where the connection's MIME type says it.
+    """
+
+    codec: Codec
+    metadata_mime: str | int
+    names: bytes | None = None
+    accepts: bytes | None = None
 
 
 def request_form(port: Engine, metadata_mime: str | int | None = None) -> RequestForm:
@@ -55,11 +77,17 @@ def request_form(port: Engine, metadata_mime: str | int | None = None) -> Reques
     Raise ``ValueError`` if no codec covers the MIME type of the connection.
     """
     setup = port.connection.setup
-    if metadata_mime in (None, setup.metadata_mime) and isinstance(port.request_form, RequestForm):
+    mime = setup.metadata_mime if metadata_mime is None else metadata_mime
+    if mime == setup.metadata_mime and isinstance(port.request_form, RequestForm):
         return port.request_form
     codecs = port.calls.codecs if port.calls.codecs is not None else port.responder.codecs
-    form = form_of_requests(codecs, setup.data_mime, setup.metadata_mime if metadata_mime is None else metadata_mime)
-    if form.metadata_mime == setup.metadata_mime:
+    codec, is_named = codec_of_connection(codecs, setup.data_mime, mime)
+    form = RequestForm(codec, mime)
+    if is_named:
+        names = encode_composite([Entry(MIME_TYPE, encode_data_mime(codec.mime))])
+        accepts = encode_composite([Entry(ACCEPT_MIME_TYPES, encode_accepted_mimes([codec.mime]))])
+        form = RequestForm(codec, mime, names, accepts)
+    if mime == setup.metadata_mime:
         port.request_form = form
     return form
 
@@ -118,7 +146,7 @@ class ClientCall:
     see.
     """
 
-    __slots__ = ("_auth", "_life", "_payload", "_terms", "call", "metadata_mime", "port")
+    __slots__ = ("_auth", "_is_composite", "_life", "_payload", "_terms", "call", "metadata_mime", "port")
 
     def __init__(
         self,
@@ -148,6 +176,7 @@ class ClientCall:
         self.metadata_mime = setup.metadata_mime
         if isinstance(data, Payload) and data.metadata_mime not in NO_MIME:
             self.metadata_mime = mime_name(data.metadata_mime)
+        self._is_composite = self.metadata_mime == COMPOSITE_METADATA
         if entries:
             if not port.session.dialect.routes:
                 raise Unsupported(f"{port.session.dialect.name} has no metadata")
@@ -162,17 +191,12 @@ class ClientCall:
             if data is None:
                 data = encoded(form.codec, payload.argument if isinstance(payload, Encode) else payload)
         self._payload = as_payload(data)
-        if self.is_composite and self._payload.metadata:
+        if self._is_composite and self._payload.metadata:
             entries += _entries_in(self._payload.metadata)
         serving = current_call_variable.get(None)
-        if isinstance(serving, Call) and serving._travelling and self.is_composite:
+        if isinstance(serving, Call) and serving._travelling and self._is_composite:
             entries += serving._passed_on(entry.mime for entry in entries)
         self.call.entries.extend(entries)
-
-    @property
-    def is_composite(self) -> bool:
-        """Return whether the request can carry entries."""
-        return self.metadata_mime == COMPOSITE_METADATA
 
     def item_encoder(self, kind: object) -> Callable[[object], PayloadLike]:
         """Return the function that returns an item of a channel, of type ``kind``, as it is sent."""
@@ -228,7 +252,7 @@ class ClientCall:
 
         ``None`` if it carries no deadline. A new request has the size of the former one.
         """
-        return self._composed if self._terms.deadlines and self.is_composite else None
+        return self._composed if self._terms.deadlines and self._is_composite else None
 
     async def leave(self, error: BaseException | None, *, over: bool = True) -> None:
         """Leave the interceptors of a stream, which ended with ``error`` or without; ``over`` if it had come to an end.
@@ -248,13 +272,13 @@ class ClientCall:
 
     async def _authenticate(self) -> None:
         if self._auth is not None:
-            entry = auth_entry(await fresh_credentials(self._auth))
+            entry = Entry(AUTHENTICATION, encode_authentication(await fresh_credentials(self._auth)))
             self.call.entries[:] = [other for other in self.call.entries if other.mime != AUTHENTICATION] + [entry]
 
     def _composed(self) -> Payload:
         """Return the request with its route and its entries, as they are now."""
         entries = self.call.entries
-        if not self.is_composite:
+        if not self._is_composite:
             return routed(self.port, self._payload, self.call.route)
         left = trio.current_effective_deadline() - trio.current_time() if self._terms.deadlines else math.inf
         if not math.isinf(left):
@@ -267,7 +291,6 @@ class ClientCall:
 def remote_of(
     contract: Contract[ServiceT], requester: object, auth: Auth | None, metadata: Iterable[MetadataPair]
 ) -> ServiceT:
-    """Return an object with the methods of ``contract``, each of which is a request of ``requester``."""
     from rsocket_trio.services import contracts
 
     return contracts.remote_of(contract, requester, auth, metadata)

@@ -1,15 +1,17 @@
-"""The call that a handler serves or a requester makes, as interceptors, authorisation and handlers see it."""
+"""The call that a handler serves or a requester makes, as handlers see it, and the interceptors round its life."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar, overload
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import attrs
 import trio
 
 from rsocket_trio.connection.hooks import current_call_variable, current_connection_variable
+from rsocket_trio.forms import Function, Kind, checked, function_name
 from rsocket_trio.metadata.composite import Entry, decode_composite
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, TRACEPARENT, TRACESTATE
 from rsocket_trio.metadata.tracing import Trace, decode_trace, sound_entries
@@ -107,14 +109,12 @@ class Call:
         return [entry for entry in sound_entries(self._travelling) if entry.mime not in own]
 
     def _count_received(self, items: int, size: int) -> None:
-        """Add so many items or answers, of ``size`` bytes together, to what came."""
         if self.side == "client":
             self._note_first_item()
         self.items_received += items
         self.bytes_received += size
 
     def _count_sent(self, items: int, size: int) -> None:
-        """Add so many items or answers, of ``size`` bytes together, to what was sent."""
         if self.side == "server":
             self._note_first_item()
         self.items_sent += items
@@ -169,3 +169,94 @@ def current_user(kind: Any = None) -> Any:
     if user is None:
         raise LookupError(f"no user: current_user({name}) is for calls with credentials")
     raise TypeError(f"the user is of type {type(user).__name__}, not {name}")
+
+
+ContextOf: TypeAlias = Callable[[Call], AbstractAsyncContextManager[object]]
+"""A function that makes the async context manager round a call."""
+Interceptor: TypeAlias = ContextOf | Callable[[Call], AsyncIterable[None]]
+"""An interceptor of an application: such a function, or an async generator function that yields once."""
+
+
+def as_interceptor(decorator: str, function: Function) -> ContextOf:
+    """Return ``function`` as a function that makes an async context manager of a call.
+
+    It is an async generator function that yields once, or makes one already. Raise ``TypeError``, naming ``decorator``,
+    for another kind of function.
+    """
+    handler = checked(decorator, function)
+    if handler.kind is Kind.GENERATOR:
+        return asynccontextmanager(handler.function)
+    return function
+
+
+@attrs.define(eq=False)
+class Interception:
+    """The interceptors round one call, as an async context manager: it enters and leaves them, the outermost first.
+
+    ``call`` is noted to have ended when the block ends, before its interceptors go on behind their ``yield``. Where one
+    of them raises, those outside of it see the call end with that.
+    """
+
+    call: Call
+    _interceptors: Sequence[ContextOf]
+    _entered: list[AbstractAsyncContextManager[object]] = attrs.field(factory=list, init=False)
+
+    async def __aenter__(self) -> None:
+        try:
+            for interceptor in self._interceptors:
+                context = interceptor(self.call)
+                # As ``isinstance`` of an abstract class finds out in four times as long.
+                if not hasattr(context, "__aexit__"):
+                    name, kind = function_name(interceptor), type(context).__name__
+                    raise TypeError(f"interceptor {name} returned {kind}, not an async context manager")
+                await context.__aenter__()
+                self._entered.append(context)
+        except BaseException as error:
+            await self.leave(error)
+            raise
+
+    def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> Coroutine[object, None, None]:
+        return self.leave(error)
+
+    async def leave(self, error: BaseException | None, *, cancelled: bool = False) -> None:
+        """Leave those that were entered with ``error``, or ``None`` if the call was completed or ``cancelled``.
+
+        Raise what they raise in its place. Without an answer there is nothing to go on with: an error that an
+        interceptor swallows is for the caller to raise.
+        """
+        raised = error
+        self._note(raised, cancelled)
+        while self._entered:
+            context = self._entered.pop()
+            try:
+                if raised is None:
+                    await context.__aexit__(None, None, None)
+                else:
+                    await context.__aexit__(type(raised), raised, raised.__traceback__)
+            except BaseException as another:
+                raised = another
+                self._note(raised, cancelled)
+        try:
+            if raised is not None and raised is not error:
+                raise raised
+        finally:
+            del raised, error  # their tracebacks refer to this frame
+
+    def _note(self, error: BaseException | None, cancelled: bool) -> None:
+        call = self.call
+        if error is not None and _is_cancellation(error):
+            call.outcome = "cancelled"
+            return
+        if error is not None:
+            call.error = error
+        if call.error is not None:
+            call.outcome = "failed"  # also where the reader of a stream handled the error
+        else:
+            call.outcome = "cancelled" if cancelled else "completed"
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    """Return whether an exception says only that the call was cancelled, maybe in several tasks of a nursery."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1] is None
+    return isinstance(error, trio.Cancelled | GeneratorExit)

@@ -16,14 +16,12 @@ from rsocket_trio.connection.hooks import current_call_variable
 from rsocket_trio.connection.sender import TOO_LATE
 from rsocket_trio.errors import Canceled, Invalid, RemoteProtocolError, StreamError
 from rsocket_trio.forms import Function, Handler, Kind
-from rsocket_trio.metadata.deadline import decode_deadline
 from rsocket_trio.metadata.mime import AUTHENTICATION, DEADLINE, NO_MIME, TRACE_MIMES, mime_name
-from rsocket_trio.metadata.routes import RequestMetadata
+from rsocket_trio.metadata.routes import RequestMetadata, decode_deadline, without_entries
 from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, Interaction
-from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike, as_payload
-from rsocket_trio.services.calls.access import authenticate_call, authorise, without_credentials
-from rsocket_trio.services.calls.context import Call
-from rsocket_trio.services.calls.interceptors import ContextOf, Interception
+from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike, as_payload, with_metadata
+from rsocket_trio.services.calls.access import authenticate_call, authorise
+from rsocket_trio.services.calls.context import Call, ContextOf, Interception
 from rsocket_trio.services.codec_choice import answer_payload
 
 if TYPE_CHECKING:
@@ -37,11 +35,7 @@ T = TypeVar("T")
 
 
 def served(
-    port: Engine,
-    handler: Handler,
-    request: Payload,
-    metadata: RequestMetadata,
-    refusal: StreamError | None = None,
+    port: Engine, handler: Handler, request: Payload, metadata: RequestMetadata, refusal: StreamError | None = None
 ) -> Handler:
     """Return the handler that serves this one call: ``handler`` inside of what the responder and the request ask for.
 
@@ -67,24 +61,16 @@ def served(
         raise refusal
     if not needs_life and handler.typed is None and handler.pattern is None and not travelling:
         return handler
-    connection = port.connection
+    connection, route, interaction = port.connection, metadata.route, handler.interaction
     mime = connection.setup.metadata_mime
     if request.metadata_mime not in NO_MIME:
         mime = mime_name(request.metadata_mime)
     call = Call(
-        metadata.route,
-        handler.interaction,
-        "server",
-        connection,
-        request,
-        mime,
-        handler.pattern_text,
-        connection.user,
-        deadline,
+        route, interaction, "server", connection, request, mime, handler.pattern_text, connection.user, deadline
     )
     call._travelling = travelling
-    if handler.pattern is not None and metadata.route is not None:
-        call.parameters = handler.pattern.match(metadata.route) or {}
+    if handler.pattern is not None and route is not None:
+        call.parameters = handler.pattern.match(route) or {}
     function, kind = handler.function, handler.kind
     if handler.typed is not None and refusal is None:
         try:
@@ -101,19 +87,13 @@ def served(
     if needs_life:
         call._count_received(1, request.size)
         life = ServedCall(call, function, kind, handler, interceptors, responder._authenticator, metadata, mime)
-        function, kind = life.form
+        body, kind = FORMS.get(interaction, (ServedCall._respond, Kind.ASYNC))
+        function = partial(life._run, body)
+    credit, refill, origin = handler.credit, handler.refill, handler.origin or handler.function
+    counts = bool(interceptors) or deadline < math.inf
     # By position: names would cost as much again, and evolving six times as much.
     return Handler(
-        function,
-        kind,
-        handler.credit,
-        handler.refill,
-        handler.interaction,
-        handler.route,
-        handler.origin or handler.function,
-        call,
-        bool(interceptors) or deadline < math.inf,
-        codecs=handler.codecs,
+        function, kind, credit, refill, interaction, handler.route, origin, call, counts, codecs=handler.codecs
     )
 
 
@@ -134,8 +114,6 @@ def no_handler(request: object) -> None:
 
 
 def _raising(error: Exception) -> Function:
-    """Return a function in place of a handler that can't serve its call."""
-
     def refuse(*args: object) -> NoReturn:
         raise error
 
@@ -143,8 +121,6 @@ def _raising(error: Exception) -> Function:
 
 
 def _with_call(call: Call, function: Function) -> Function:
-    """Return the function, with ``current_call`` returning ``call`` while it runs."""
-
     def serve(*args: object) -> object:
         current_call_variable.set(call)  # every request runs in a context of its own
         return function(*args)
@@ -168,12 +144,6 @@ class ServedCall:
     _authenticator: Handler | None
     _metadata: RequestMetadata
     _mime: str | int
-
-    @property
-    def form(self) -> tuple[Function, Kind]:
-        """Return the function to call in place of the handler's, and its kind."""
-        body, kind = FORMS.get(self._handler.interaction, (ServedCall._respond, Kind.ASYNC))
-        return partial(self._run, body), kind
 
     async def _respond(self, request: Payload) -> PayloadLike | None:
         answer = self._function(self._shown(request))
@@ -200,9 +170,10 @@ class ServedCall:
 
     def _shown(self, request: Payload) -> Payload:
         """Return the request as the handler gets it: without the credentials that ``authenticate`` takes."""
-        if self._authenticator is None or not any(entry.mime == AUTHENTICATION for entry in self._metadata.travelling):
+        is_shown = self._authenticator is None or request.metadata is None
+        if is_shown or not any(entry.mime == AUTHENTICATION for entry in self._metadata.travelling):
             return request
-        return without_credentials(request, self._mime)
+        return with_metadata(request, without_entries(AUTHENTICATION, request.metadata or b"", self._mime))
 
     async def _run(self, body: Callable[..., Awaitable[T]], *args: object) -> T:
         deadline = self._call.deadline

@@ -9,7 +9,13 @@ from functools import partial
 import pytest
 
 from rsocket_trio import Responder
-from rsocket_trio.server.processes.messages import StartMessage, check_workers, encode_run, receive_start
+from rsocket_trio.server.processes.messages import (
+    DRAIN,
+    StartMessage,
+    check_workers,
+    encode_run,
+    receive_start,
+)
 from rsocket_trio.transports.listen import Inherited
 from rsocket_trio.transports.schemes import parse_uri
 from tests.each_row import each_row
@@ -67,11 +73,13 @@ def test_orders_arrive_in_pieces_and_a_supervisor_that_went_gives_none() -> None
         sent = ours.send(content[:1000])
         ours.shutdown(socket.SHUT_WR)
         assert sent == 1000
-        assert receive_start(theirs) is None
+        assert receive_start(theirs.makefile("rb")) is None
 
     small = StartMessage("app:responder", (Inherited(parse_uri("tcp://h:1"), (7, 8)),), 2.5, b"run")
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.sendall(small.encode())
-        assert receive_start(theirs) == small
+        ours.sendall(small.encode() + DRAIN)
+        words = theirs.makefile("rb")
+        assert receive_start(words) == small
+        assert words.read(1) == DRAIN
         assert small.descriptors == [7, 8]

@@ -27,11 +27,10 @@ from rsocket_trio import (
     open_connection,
     serve,
 )
-from rsocket_trio.server.options import serve_options
 from rsocket_trio.server.processes import supervisor
 from rsocket_trio.server.processes.messages import RETIRE_DELAY
 from rsocket_trio.server.processes.supervisor import _hangups
-from rsocket_trio.server.serve import serve_here
+from rsocket_trio.server.serve import serve_here, serve_options
 from rsocket_trio.transports.error_text import NO_FRAME
 from rsocket_trio.transports.listen import BoundListener, open_listeners
 from tests.each_row import each_row, some

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsocket_trio.services.route_patterns import PatternTable, RoutePattern, catch_all, parse
+from rsocket_trio.metadata.route_patterns import PatternTable, RoutePattern, catch_all, parse
 
 
 def escaped(text: str) -> str:

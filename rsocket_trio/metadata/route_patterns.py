@@ -220,9 +220,8 @@ class PatternTable(Generic[T]):
     def copy(self) -> PatternTable[T]:
         """Return a table with the same values, which changes by itself."""
         result = PatternTable[T]()
-        result._literals, result._catch_alls = dict(self._literals), dict(self._catch_alls)
-        for size, by_places in self._patterns.items():
-            result._patterns[size] = {places: dict(by_texts) for places, by_texts in by_places.items()}
+        for pattern, item in self:
+            result.add(pattern, item)
         return result
 
     def find(self, route: str) -> tuple[T, dict[str, str]] | None:
