@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rsocket_trio.conformance.catalogue import Word, pieces, read_chapter
-from rsocket_trio.conformance.header import Headers
+from rsocket_trio.conformance.notation import Headers
 from rsocket_trio.conformance.streamux_notation import FIELDS
 
 PAGES: Final = Path(__file__).parent / "explanation" / "protocols"

@@ -38,7 +38,7 @@ LARGEST_REQUEST = 1 << 20
 STANDARD_STREAMS = 3
 IMPORTED = (
     *("argparse", "msgspec", "trustme"),
-    *("rsocket_trio.conformance.clients", "rsocket_trio.conformance.run", "rsocket_trio.conformance.report"),
+    *("rsocket_trio.conformance.run", "rsocket_trio.conformance.run", "rsocket_trio.conformance.report"),
     *("rsocket_trio.client.reconnecting", "rsocket_trio.server.serve", "rsocket_trio.services.contracts"),
     *("rsocket_trio.streamux.session", "rsocket_trio.replay"),
     *("rsocket_trio.transports.http2.http2_client", "rsocket_trio.transports.http2.http2_server"),

@@ -23,9 +23,8 @@ from qa.peers.page import ROLES, Record, made
 from qa.peers.rows import BUILD, BY_NAME, PEERS, ROOT, NotBuilt, Peer
 from qa.peers.running import DIALECT, ServerEnded, results_of
 from rsocket_trio.conformance.catalogue import read_chapter
-from rsocket_trio.conformance.clients import WrongClient
 from rsocket_trio.conformance.report import CaseRun, table
-from rsocket_trio.conformance.run import WrongServer
+from rsocket_trio.conformance.run import WrongPeer
 from rsocket_trio.errors import ConnectionLost
 
 PAGE: Final = ROOT / "docs" / "peers.md"
@@ -34,7 +33,7 @@ AGAIN: Final = 2
 """Further runs of a case that failed: what fails now and then, by a race or on a busy machine, is no failure here."""
 AT_ONCE: Final = 3
 """Peers that are run at the same time: most cases wait."""
-WHY_NOT: Final = (ServerEnded, WrongServer, WrongClient, ConnectionLost, subprocess.CalledProcessError)
+WHY_NOT: Final = (ServerEnded, WrongPeer, ConnectionLost, subprocess.CalledProcessError)
 
 
 def main(words: Sequence[str]) -> int:

@@ -15,9 +15,18 @@ import trio
 
 from qa.peers.rows import ENVIRONMENT, OURS, Peer
 from rsocket_trio.conformance.catalogue import NEEDS, Case, chosen
-from rsocket_trio.conformance.clients import Listening, command, run_clients
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult
-from rsocket_trio.conformance.run import AT_ONCE, PATIENCE, Target, check_server, dial_to, run
+from rsocket_trio.conformance.run import (
+    AT_ONCE,
+    PATIENCE,
+    Listening,
+    Target,
+    check_server,
+    command,
+    dial_to,
+    run,
+    run_clients,
+)
 
 DIALECT: Final = "rsocket/1.0"
 ROLES: Final = ("server", "client")

@@ -12,7 +12,7 @@ from qa.simulation.items import HEAD, framed
 from qa.simulation.plans import STREAMUX, Call, Plan
 from rsocket_trio import ApplicationError, Canceled, Channel, ConnectionLost, NegotiationFailed, Outgoing, Payload
 from rsocket_trio.errors import SetupError, StreamError
-from rsocket_trio.testing import DeliveryChecker
+from rsocket_trio.testing import DeliveryChecker, FrameTrace
 
 LOST = (ConnectionLost, NegotiationFailed)
 """A Streamux connection that is cut within the first message never came to terms."""
@@ -26,9 +26,10 @@ class Books:
     ``received`` counts what came to the client, ``received_before`` what had come when it connected last.
     """
 
-    def __init__(self, plan: Plan, checker: DeliveryChecker) -> None:
+    def __init__(self, plan: Plan, trace: FrameTrace) -> None:
         self.plan = plan
-        self.checker = checker
+        self.trace = trace
+        self.checker = DeliveryChecker()
         self.to_come = list(plan.calls)
         self.outcomes: dict[str, str] = {}
         self.wrong: list[str] = []
@@ -76,8 +77,9 @@ class Books:
         """The next item, for the block that sends it."""
         try:
             yield self.checker.offer(call.name, direction, size)
-        except BaseException:
+        except BaseException as error:
             self.checker.refused(call.name, direction)
+            self.trace.note(call.name, "failed to send", type(error).__name__)
             raise
 
     def called(self, data: bytes) -> tuple[Call, bytes]:

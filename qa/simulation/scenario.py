@@ -16,7 +16,7 @@ from qa.simulation.handlers import Handlers
 from qa.simulation.plans import KEEPALIVE, Plan, drawn
 from rsocket_trio import Connection, ResumeOptions, open_connection_over, serve, serve_stream
 from rsocket_trio.errors import SetupError
-from rsocket_trio.testing import DeliveryChecker, SimulatedNetwork, SimulatedStream, Verdict, simulate
+from rsocket_trio.testing import SimulatedNetwork, SimulatedStream, Verdict, simulate
 from rsocket_trio.transports.base import Transport
 
 LONGEST = 100 * KEEPALIVE.max_lifetime
@@ -48,7 +48,7 @@ class Scenario:
     def __init__(self, plan: Plan, chance: Random) -> None:
         self.plan = plan
         self.network = SimulatedNetwork(chance, plan.faults)
-        self.books = Books(plan, DeliveryChecker(self.network.trace))
+        self.books = Books(plan, self.network.trace)
         self.callers = Callers(self.books)
         self.handlers = Handlers(self.books, self.callers)
         self.serving = 0

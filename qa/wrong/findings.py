@@ -23,10 +23,9 @@ import trio.testing
 from qa.wrong.line import Fault, dial_spoiled, faults_at, start_spoiled
 from qa.wrong.right import Manner
 from rsocket_trio.conformance.catalogue import NEEDS, TESTED_DIALECTS, Case, read_chapter
-from rsocket_trio.conformance.clients import Listening, WrongClient, start_clients
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult
 from rsocket_trio.conformance.report import failure_lines
-from rsocket_trio.conformance.run import Target, run
+from rsocket_trio.conformance.run import Listening, Target, WrongPeer, run, start_clients
 from tests.conformance.peers import serving as serving_right
 from tests.conformance.peers import starting
 
@@ -105,7 +104,7 @@ async def played_by_client(case: Case, listening: Listening) -> CaseResult:
     """Play a case against the client behind a line."""
     try:
         [result] = await start_clients([case], listening)
-    except WrongClient as error:
+    except WrongPeer as error:
         return CaseResult(case, CaseOutcome.FAIL, str(error))
     return result
 

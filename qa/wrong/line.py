@@ -19,10 +19,9 @@ from trio.testing import memory_stream_pair
 
 from qa.wrong.right import Manner
 from rsocket_trio.conformance.catalogue import read_chapter
-from rsocket_trio.conformance.clients import Start
 from rsocket_trio.conformance.notation import Notation
-from rsocket_trio.conformance.run import Dial
-from rsocket_trio.conformance.streamux_notation import Streamux, StreamuxState
+from rsocket_trio.conformance.run import Dial, Start
+from rsocket_trio.conformance.streamux_notation import Streamux
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.rsocket.codec import Codec
 from rsocket_trio.rsocket.dialect import DIALECTS
@@ -135,7 +134,7 @@ class Frames:
             words = self._words(frame, from_peer=from_peer)
         else:
             assert isinstance(self._notation, Streamux)
-            words = self._chunk(self._notation.session, frame, is_offer=frame in self._notation.session.offers)
+            words = self._chunk(self._notation, frame, is_offer=frame in self._notation.offers)
         self._has_begun |= not from_peer
         if begins:
             words += " that is the usual one" if frame == self._usual else BEGINS
@@ -144,7 +143,7 @@ class Frames:
         count = self._counts[words]
         return words if count == 1 else f"{ORDINALS[count - 1] if count <= len(ORDINALS) else 'later'} {words}"
 
-    def _chunk(self, session: StreamuxState, message: bytes, *, is_offer: bool) -> str:
+    def _chunk(self, session: Streamux, message: bytes, *, is_offer: bool) -> str:
         """Return the words for a message of Streamux."""
         if is_offer:
             return "initialize message"
@@ -279,7 +278,7 @@ class Line:
     def _cut(self, data: bytes) -> tuple[list[bytes], bytes]:
         """Return the tester's whole frames, and what stands behind them."""
         notation = self._notation
-        return notation.session.cut(0, data) if isinstance(notation, Streamux) else notation.cut(data)
+        return notation.cut(data, 0) if isinstance(notation, Streamux) else notation.cut(data)
 
     def from_peer(self, data: bytes) -> bytes:
         """Return what the tester sees of it."""
@@ -301,7 +300,7 @@ class Line:
     def unasked(self) -> bytes:
         """Return an item of a stream that nobody opened."""
         if isinstance(self._notation, Streamux):
-            return self._filled("response", 1) if self._notation.session.is_agreed else b""
+            return self._filled("response", 1) if self._notation.is_agreed else b""
         return self._notation.with_length(self._filled("item", self._notation.first_id + 200))
 
     def _spoiled(self, frame: bytes, reaction: Reaction | None) -> bytes:
@@ -312,7 +311,7 @@ class Line:
         if reaction is Reaction.RECODE:
             return frame[: size + 3] + bytes([frame[size + 3] ^ OTHER_CODE]) + frame[size + 4 :]
         if reaction is Reaction.MOVE and isinstance(self._notation, Streamux):
-            widths = self._notation.session.widths
+            widths = self._notation.agreed_widths
             number = int.from_bytes(frame[: widths.header_size], "little") ^ (1 << 2 + widths.length_bits)
             return number.to_bytes(widths.header_size + 1, "little")[:-1] + frame[widths.header_size :]
         if reaction is Reaction.MOVE:
@@ -323,9 +322,9 @@ class Line:
     def _refusal(self, frame: bytes) -> bytes:
         """Return an ERROR of the frame's stream, or of the connection for a frame without one. Raise ``Left``."""
         if isinstance(self._notation, Streamux):
-            if not self._notation.session.is_agreed or frame in self._notation.session.offers:
+            if not self._notation.is_agreed or frame in self._notation.offers:
                 raise Left
-            return self._filled("response_end", self._notation.session.parsed(frame).id)
+            return self._filled("response_end", self._notation.parsed(frame).id)
         header = self._codec.header(frame) if self._codec else None
         stream_id = header.stream_id if header else 0
         return self._filled("error", stream_id, INVALID) if stream_id else self._filled("failure", 0, CONNECTION_ERROR)

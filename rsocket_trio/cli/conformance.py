@@ -19,7 +19,7 @@ from rsocket_trio.cli.options import FLAG, Row, Settings, add_rows, rows_of
 from rsocket_trio.cli.options import dialect as dialect_named
 from rsocket_trio.cli.options import uri as checked_uri
 from rsocket_trio.cli.output import Output
-from rsocket_trio.conformance import clients, report, run
+from rsocket_trio.conformance import report, run
 from rsocket_trio.conformance.catalogue import NEEDS, OPTIONS, Case, chosen
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult
 from rsocket_trio.errors import readable
@@ -67,7 +67,7 @@ ROWS = (
                         {"type": click.Path(path_type=Path, exists=True, dir_okay=False)}),
     Row("patience",     "--patience", "Seconds for each step.",
                         {"default": run.PATIENCE, "type": click.FloatRange(0.1, 60), "show_default": True}),
-    Row("wait",         "--wait", f"Seconds in which a client has to connect ({clients.WAIT:g}).",
+    Row("wait",         "--wait", f"Seconds in which a client has to connect ({run.WAIT:g}).",
                         {"type": click.FloatRange(0.1, 3600)}),
     Row("at_once",      "--at-once", "Cases that run at the same time, each over a connection of its own.",
                         {"default": run.AT_ONCE, "type": click.IntRange(1, 256), "show_default": True}),
@@ -156,9 +156,9 @@ def _tested_clients(
     if endpoint.uses_tls or endpoint.row.is_local:
         raise click.UsageError(f"{options.listen}: clients are tested over tcp, ws and unix")
     # Only where each client has a port of its own several can be told apart.
-    at_once = min(options.at_once, clients.CLIENTS_AT_ONCE) if endpoint.host and not endpoint.port else 1
-    start, wait = clients.command(words), options.wait or clients.WAIT
-    listening = clients.Listening(options.listen, start, _abilities(options), options.patience, at_once, wait)
+    at_once = min(options.at_once, run.CLIENTS_AT_ONCE) if endpoint.host and not endpoint.port else 1
+    start, wait = run.command(words), options.wait or run.WAIT
+    listening = run.Listening(options.listen, start, _abilities(options), options.patience, at_once, wait)
     return readable(" ".join(words)), partial(_against_clients, cases, listening)
 
 
@@ -171,12 +171,12 @@ async def _against_server(
 ) -> list[CaseResult]:
     try:
         await run.check_server(target, dialect)
-    except run.WrongServer as error:
+    except run.WrongPeer as error:
         raise Failure(f"{uri}: {str(error).removeprefix(f'{uri}: ')}", CANNOT_CONNECT) from None
     return await run.run(cases, target)
 
 
-async def _against_clients(cases: list[Case], listening: clients.Listening, out: Output) -> list[CaseResult]:
+async def _against_clients(cases: list[Case], listening: run.Listening, out: Output) -> list[CaseResult]:
     """Run the cases; SIGTERM ends the clients that were started, too."""
     results: list[CaseResult] = []
     fault: Failure | None = None
@@ -191,8 +191,8 @@ async def _against_clients(cases: list[Case], listening: clients.Listening, out:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(end_on_signal)
         try:
-            results = await clients.run_clients(cases, listening)
-        except (clients.WrongClient, OSError) as error:
+            results = await run.run_clients(cases, listening)
+        except (run.WrongPeer, OSError) as error:
             fault = Failure(str(error.strerror if isinstance(error, OSError) else error), CANNOT_CONNECT)
         nursery.cancel_scope.cancel()
     if fault is not None:

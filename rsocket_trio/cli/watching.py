@@ -11,17 +11,15 @@ from typing import Any
 import attrs
 
 from rsocket_trio.cli.exit_codes import complain
-from rsocket_trio.errors import RemoteProtocolError, readable
+from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.masking import may_hold_credentials, names_credentials
 from rsocket_trio.metadata.mime import NO_MIME
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.mux.recording import Facts, Recorder, Recording
-from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.frame_lines import frame_line
 from rsocket_trio.rsocket.frames import ExtFrame, PayloadFrame, RequestFrame, SetupFrame
 
-SHOWN = 64
-"""Bytes of data that a line shows."""
 SENT = "->"
 RECEIVED = "<-"
 MASK = "**"
@@ -116,51 +114,14 @@ class Watcher:
             self.beside.over(reason)
 
     def _show(self, arrow: str, frame: bytes) -> None:
-        line = f"{arrow} {described(self.dialect, frame)}"
+        # Streamux has no dialect here: only its session can cut its chunks.
+        words = f"{len(frame)} bytes" if self.dialect is None else frame_line(self.dialect, frame)
+        line = f"{arrow} {words}"
         if self.in_hex:
             line += f" {hexed(frame, self.secrets.find(self.dialect, arrow, frame))}"
         complain(line)
 
 
-def described(dialect: Dialect | None, data: bytes) -> str:
-    """Return a frame as a line: its type, stream and fields. Metadata, which may be secret, appears by size only.
-
-    Without a dialect (Streamux, whose chunks only its session can cut) the line gives the size only.
-    """
-    if dialect is None:
-        return f"{len(data)} bytes"
-    try:
-        frame = dialect.codec.decode(data)
-    except RemoteProtocolError as error:
-        return f"undecodable, {error}"
-    words = [dialect.codec.name_of(frame), f"stream {frame.stream_id}"]
-    for field in attrs.fields(type(frame)):
-        name, content = field.name, getattr(frame, field.name)
-        if name in {"stream_id", "interaction"} or (not content and content == field.default) or content is False:
-            continue
-        if isinstance(content, Payload):
-            if content.metadata is not None:
-                words.append(f"metadata of {len(content.metadata)} bytes")
-            words.append(_data(content.data))
-        elif name == "data":
-            words.append(_data(content))
-        elif isinstance(content, bytes):
-            words.append(f"{name} of {len(content)} bytes")
-        elif content is True:
-            words.append(name)
-        elif name == "code":
-            words.append(f"code 0x{content:X}")
-        else:
-            words.append(f"{name} {content:g}" if isinstance(content, float) else f"{name} {content}")
-    return ", ".join(word for word in words if word)
-
-
 def hexed(data: bytes, hidden: range = NOTHING) -> str:
     """Return ``data`` in hexadecimal digits; the bytes at ``hidden`` offsets are masked."""
     return data[: hidden.start].hex() + MASK * len(hidden) + data[hidden.stop :].hex()
-
-
-def _data(data: bytes) -> str:
-    if len(data) <= SHOWN:
-        return f"'{readable(data)}'" if data else ""
-    return f"'{readable(data[:SHOWN])}'... {len(data)} bytes"

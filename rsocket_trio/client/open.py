@@ -363,7 +363,7 @@ async def _run_client(
     factory, dial = _factory(options, credentials), dialer()
     del dialer, options, credentials
     async with recording_into(capture) if capture is not None else NO_RECORDING as recording:
-        if factory.length_on_messages:
+        if isinstance(factory, RSocketClient) and factory.dialect.length_on_messages:
             # Byte streams have lengths anyway.
             dial = wrapped_dial(dial, lambda inner: with_lengths(inner) if inner.is_message_based else inner)
         if recording is not None:

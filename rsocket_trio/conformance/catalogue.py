@@ -18,8 +18,7 @@ from typing import Any, Final
 import attrs
 import msgspec
 
-from rsocket_trio.conformance.header import Headers
-from rsocket_trio.conformance.notation import Notation, NotationError, Template
+from rsocket_trio.conformance.notation import Headers, Notation, NotationError, Template
 from rsocket_trio.conformance.streamux_notation import Streamux
 
 TESTED_DIALECTS: Final = (
@@ -32,21 +31,11 @@ def _read(file: str) -> str:
     return (resources.files(__package__) / "cases" / file).read_text("utf-8")
 
 
-class CaseTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The words of cases for a peer's interactions, its options, and what a client asks, with what each means; names of
-    documents, and of error codes."""
-
-    needs: dict[str, str]
-    options: dict[str, str]
-    asks: dict[str, str]
-    documents: dict[str, str]
-    codes: dict[str, str]
-    draft_codes: dict[str, str]
-
-
-TERMS: Final = msgspec.convert(tomllib.loads(_read("terms.toml")), CaseTerms)
-NEEDS: Final = TERMS.needs
-OPTIONS: Final = TERMS.options
+TERMS: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(_read("terms.toml"))
+"""The words of cases for a peer's interactions, its options, and what a client asks, with what each means; names of
+documents."""
+NEEDS: Final = TERMS["needs"]
+OPTIONS: Final = TERMS["options"]
 
 
 class Level(Enum):
@@ -61,7 +50,6 @@ class Level(Enum):
 
     @property
     def is_binding(self) -> bool:
-        """Return whether a peer that does something else has failed."""
         return self in (Level.MUST, Level.IMPLIED)
 
 
@@ -136,7 +124,7 @@ class Case:
     streams_only: bool = False
     """True if it can be played over byte streams alone."""
     asks: str = "nothing"
-    """The request of a client under test: a name of ``TERMS.asks``."""
+    """The request of a client under test: a name of ``TERMS["asks"]``."""
     lacks: tuple[str, ...] = ()
     """Names of ``OPTIONS`` that a peer for this case must not have."""
     messages_only: bool = False
@@ -146,7 +134,6 @@ class Case:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The names of ``OPTIONS`` that it needs."""
         return tuple(name for name in self.needs if name in OPTIONS)
 
 
@@ -168,11 +155,10 @@ class Clause:
     @property
     def document(self) -> str:
         """Return the name and version of its document, empty if it is of none."""
-        return TERMS.documents.get(self.id.partition("-")[0], "")
+        return TERMS["documents"].get(self.id.partition("-")[0], "")
 
     @property
     def source(self) -> str:
-        """Return where it stands, in words."""
         if self.words:
             return f'{self.document}, {self.heading}: "{self.words} ..."'
         return f"{self.document} leaves it open" if self.document else "of no document: how this tester reads them all"
@@ -436,11 +422,5 @@ def each_of(rest: str) -> tuple[range, str, str, str]:
     return ids, frames, "", ""
 
 
-def with_id(frame: str, stream_id: int) -> str:
-    """Return a frame of a step for each id with this id in it."""
-    return frame.replace("#", str(stream_id))
-
-
 def pieces(rest: str) -> list[str]:
-    """Return the frames of a line."""
     return [piece.strip() for piece in rest.split(" ; ")]

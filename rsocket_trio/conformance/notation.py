@@ -11,6 +11,8 @@ is the header of a chunk, a little-endian number. ``{data:+l}`` is the length of
 
 In cases of resumption an argument can be a value of the session: ``{token}``, and its positions, ``{sent}`` and
 ``{received}``, also as ``{received+1}``.
+
+A peer may send any payload in fragments, which are joined: a case is about payloads, whatever their frames.
 """
 
 from __future__ import annotations
@@ -21,8 +23,6 @@ from functools import cache
 from typing import ClassVar, Final
 
 import attrs
-
-from rsocket_trio.conformance.header import NO_HEADERS, Headers
 
 TOKEN: Final = re.compile(
     r"\{(?P<name>[a-z_]+)(?::(?P<sized>\+?)(?:(?P<size>\d+)(?P<bits>b?)|(?P<wide>[il]))(?:\+(?P<counted>\d+))?)?\}|"
@@ -36,12 +36,206 @@ TOKEN_LENGTH: Final = 2
 """Bytes of the length before a resume token."""
 WITH_TOKEN: Final = ("client_resumable", "client_resumable_leased", "client_resume")
 """The templates of a client's frames that have one."""
-REQUESTS: Final = ("ask", "stream", "sub", "channel")
+CLIENT_REQUESTS: Final = ("ask", "stream", "sub", "channel")
 """The templates of requests that a client under test is told to make; some clients' are called ``asked_stream``."""
 MOST_BYTES: Final = 4
 """Bytes of the largest header of a chunk."""
 SHOWN: Final = 64
 """Bytes of a frame that a message shows."""
+
+
+REQUESTS: Final = frozenset({"REQUEST_RESPONSE", "REQUEST_FNF", "REQUEST_STREAM", "REQUEST_SUB", "REQUEST_CHANNEL"})
+"""The types that open a stream."""
+NUMBER_SIZE: Final = 4
+ITEMS: Final = frozenset({"PAYLOAD", "RESPONSE"})
+ENDS: Final = frozenset({"CANCEL", "ERROR"})
+"""The types that end a stream, and a payload with it whose last fragment did not come."""
+MAX_JOINED: Final = 128 * 1024 * 1024
+"""Bytes of fragments that are joined at most."""
+
+
+class Torn(Exception):
+    """A frame that no peer may send, by those before it on its stream."""
+
+
+@attrs.frozen
+class FrameKind:
+    """A type of frames, and the bits that should be 0 in them, as a mask of their header and fixed fields."""
+
+    name: str
+    unused: bytes
+
+
+UNKNOWN_KIND: Final = FrameKind("", b"")
+"""The type of a frame that is unknown or cut short."""
+
+
+def _slice_of(bounds: Sequence[int]) -> slice:
+    return slice(*bounds)
+
+
+def _masks_of(flags: Mapping[str, str]) -> dict[str, int]:
+    return {name: int.from_bytes(bytes.fromhex(mask), "big") for name, mask in flags.items()}
+
+
+def _kinds_of(types: Mapping[str, str]) -> dict[int, FrameKind]:
+    rows = ((name, *text.split(" ", 1)) for name, text in types.items())
+    return {int(number, 16): FrameKind(name, bytes.fromhex(unused)) for name, number, unused in rows}
+
+
+@attrs.frozen
+class Headers:
+    """The headers of a dialect's frames, made of the tables of its file. By default there are none, as in Streamux.
+
+    The number of a type stands in the bytes ``type``, above its lowest ``type_shift`` bits. ``flags`` are masks of a
+    header by name: ignore, metadata, follows, complete, next, number and opaque, of which a dialect may lack some. With
+    ``number`` REQUEST_CHANNEL has an initial number; with those of ``opaque`` fields stand before the metadata that are
+    not told apart. ``metadata_length`` are bytes before the length of metadata, its own bytes, and how many it counts
+    besides. An EXT with ``block_type`` is a frame of the dialect itself.
+    """
+
+    type: slice = attrs.field(default=(0,), converter=_slice_of)
+    id: slice = attrs.field(default=(0,), converter=_slice_of)
+    type_shift: int = 0
+    flags: Mapping[str, int] = attrs.field(factory=dict, converter=_masks_of)
+    kinds: Mapping[int, FrameKind] = attrs.field(factory=dict, converter=_kinds_of)
+    metadata_length: Sequence[int] = (0, 0, 0)
+    requests_repeat: bool = False
+    """True if the fragments of a request are frames of its own type, not PAYLOAD."""
+    block_type: int | None = None
+
+    @property
+    def size(self) -> int:
+        return int(max(self.type.stop, self.id.stop))
+
+    def kind(self, frame: bytes) -> FrameKind:
+        if len(frame) < self.type.stop:
+            return UNKNOWN_KIND
+        return self.kinds.get(int.from_bytes(frame[self.type], "big") >> self.type_shift, UNKNOWN_KIND)
+
+    def stream_id(self, frame: bytes) -> int:
+        return int.from_bytes(frame[self.id], "big")
+
+    def has(self, frame: bytes, flag: str) -> bool:
+        return bool(int.from_bytes(frame[: self.size].ljust(self.size, b"\0"), "big") & self.flags.get(flag, 0))
+
+    def cleared(self, frame: bytes) -> bytes:
+        """Return the frame with 0 in the bits that should be 0."""
+        mask = self.kind(frame).unused[: len(frame)]
+        begin = int.from_bytes(frame[: len(mask)], "big") & ~int.from_bytes(mask, "big")
+        return begin.to_bytes(len(mask), "big") + frame[len(mask) :]
+
+    def joined(self, fragments: Sequence[bytes]) -> bytes:
+        """Return the frame of which these are the fragments. Raise ``Torn``."""
+        first = fragments[0]
+        start, is_opaque = self.content_start(first), self.has(first, "opaque")
+        # An opaque one stands as a whole before the rest.
+        metadata, data, has_metadata = list[bytes](), [first[start:]] if is_opaque else [], False
+        for fragment in fragments[is_opaque:]:
+            more_metadata, more_data = self.content(fragment)
+            if more_metadata and any(data):
+                raise Torn("metadata stands in a fragment behind data")
+            has_metadata |= more_metadata is not None and not is_opaque
+            metadata.append(more_metadata or b"")
+            data.append(more_data)
+        flags = {"follows": False, "complete": any(self.has(fragment, "complete") for fragment in fragments)}
+        if self.kind(first).name in ITEMS:
+            flags["next"] = True
+        if has_metadata:
+            flags["metadata"] = True
+            before, size, counted = self.metadata_length
+            length = sum(map(len, metadata))
+            if length + counted >> 8 * size:
+                raise Torn(f"{length} bytes of metadata came")
+            kind = first[start : start + before] if self.has(first, "metadata") else bytes(before)
+            data[:0] = [kind, (length + counted).to_bytes(size, "big"), *metadata]
+        word = int.from_bytes(first[: self.size], "big")
+        for name, is_set in flags.items():
+            mask = self.flags.get(name, 0)
+            word = word | mask if is_set else word & ~mask
+        return b"".join([word.to_bytes(self.size, "big"), first[self.size : start], *data])
+
+    def content(self, frame: bytes) -> tuple[bytes | None, bytes]:
+        """Return the metadata, if there is any, and the data of a frame. Raise ``Torn`` for metadata cut short."""
+        start = self.content_start(frame)
+        if not self.has(frame, "metadata"):
+            return None, frame[start:]
+        before, size, counted = self.metadata_length
+        begin = start + before + size
+        end = begin + int.from_bytes(frame[start + before : begin], "big") - counted
+        if not begin <= end <= len(frame):
+            raise Torn("metadata is longer than its fragment")
+        return frame[begin:end], frame[end:]
+
+    def content_start(self, frame: bytes) -> int:
+        """Return where metadata and data begin."""
+        kind = self.kind(frame)
+        has_number = kind.name == "REQUEST_CHANNEL" and self.has(frame, "number")
+        return len(kind.unused) + NUMBER_SIZE * has_number
+
+    def is_foreign_extension(self, frame: bytes) -> bool:
+        """Return whether the frame is an EXT that the dialect does not know, and may be ignored."""
+        if self.kind(frame).name != "EXT" or not self.has(frame, "ignore"):
+            return False
+        return int.from_bytes(frame[self.size : self.size + 4], "big") != self.block_type
+
+
+NO_HEADERS: Final = Headers()
+
+
+@attrs.define(eq=False)
+class Parts:
+    """The fragments of one payload so far: their type, the place of the first among the frames, and their bytes."""
+
+    kind: FrameKind
+    place: int
+    fragments: list[bytes]
+    size: int
+
+
+@attrs.define(eq=False)
+class Fragments:
+    """Joins fragments, stream by stream. Without types, as in Streamux, each frame stays as it is."""
+
+    headers: Headers
+    began_at: int = 0
+    """The place among the frames where the one began that was whole last."""
+    _parts: dict[int, Parts] = attrs.field(factory=dict)
+    _count: int = 0
+
+    @property
+    def pending(self) -> bytes:
+        """Return the first fragment of an item that is not whole, empty if there is none."""
+        return next((parts.fragments[0] for parts in self._parts.values() if parts.kind.name in ITEMS), b"")
+
+    def take(self, frame: bytes) -> bytes | None:
+        """Return the frame, or the whole that it completes, or ``None`` if more is to come. Raise ``Torn``."""
+        self.began_at, self._count = self._count, self._count + 1
+        headers = self.headers
+        kind, stream_id = headers.kind(frame), headers.stream_id(frame)
+        parts, is_item = self._parts.get(stream_id), kind.name in ITEMS
+        # With COMPLETE on an item FOLLOWS means nothing.
+        is_last = is_item and headers.has(frame, "complete")
+        follows = not is_last and headers.has(headers.cleared(frame), "follows")
+        if parts is None:
+            if not follows or kind.name not in ITEMS | REQUESTS:
+                return frame
+            self._parts[stream_id] = Parts(kind, self.began_at, [frame], len(frame))
+            return None
+        # Fragments of requests are PAYLOAD, or of their type.
+        if is_item or (kind is parts.kind and headers.requests_repeat):
+            parts.fragments.append(frame)
+            parts.size += len(frame)
+            if parts.size > MAX_JOINED:
+                raise Torn(f"fragments of {parts.size} bytes came")
+            if follows:
+                return None
+            del self._parts[stream_id]
+            self.began_at = parts.place
+            return headers.joined(parts.fragments)
+        if kind.name in ENDS:
+            del self._parts[stream_id]
+        return frame
 
 
 class NotationError(ValueError):
@@ -78,24 +272,18 @@ class FramePattern:
         return not self.is_open and not self.mask.strip(b"\xff")
 
     def fits(self, frame: bytes) -> bool:
-        """Return whether these are the bytes of such a frame."""
-        if self.is_exact:
-            return frame == self.value
+        return frame == self.value if self.is_exact else self.end_in(frame) is not None
+
+    def end_in(self, frame: bytes) -> int | None:
+        """Return where the last fixed bytes end, in the first place where they do, ``None`` for another frame."""
         size = len(self.value)
-        if len(frame) < size or (len(frame) > size and not self.is_open):
-            return False
         got, mask, value = (int.from_bytes(octets, "big") for octets in (frame[:size], self.mask, self.value))
-        return not (got ^ value) & mask and (self.rest is None or self._rest_in(frame) is not None)
-
-    def end_in(self, frame: bytes) -> int:
-        """Return where the last fixed bytes end in a frame that fits, in the first place where they do."""
-        at = self._rest_in(frame)
-        return len(self.value) if self.rest is None or at is None else at + self.rest.end_in(frame[at:])
-
-    def _rest_in(self, frame: bytes) -> int | None:
-        """Return the first place in the frame where the rest can begin, ``None`` if there is none."""
-        places = range(len(self.value), len(frame) + 1)
-        return next((at for at in places if self.rest is not None and self.rest.fits(frame[at:])), None)
+        if len(frame) < size or (len(frame) > size and not self.is_open) or (got ^ value) & mask:
+            return None
+        if self.rest is None:
+            return size
+        ends = ((at, self.rest.end_in(frame[at:])) for at in range(size, len(frame) + 1))
+        return next((at + end for at, end in ends if end is not None), None)
 
     def __str__(self) -> str:
         digits = zip(self.value[:SHOWN].hex(), self.mask[:SHOWN].hex(), strict=True)
@@ -124,7 +312,6 @@ class TemplateToken:
 
     @property
     def is_gap(self) -> bool:
-        """Return whether it is any number of bytes."""
         return not self.name and not self.width
 
     @property
@@ -151,7 +338,6 @@ GAP: Final = TemplateToken()
 
 @cache
 def token_of(text: str) -> TemplateToken:
-    """Read a token of a template. Raise ``NotationError`` for what is none."""
     match = TOKEN.fullmatch(text)
     if match is None:
         raise NotationError(f"{text!r} is no hex, bit, number, field, ? or ..")
@@ -178,7 +364,6 @@ class Template:
 
     @classmethod
     def parse(cls, name: str, text: str) -> Template:
-        """Read a template. Raise ``NotationError`` naming it."""
         try:
             tokens = tuple(map(token_of, text.split()))
         except NotationError as error:
@@ -237,26 +422,6 @@ class Template:
         begin, fixed_begin = value.to_bytes(size, "little"), mask.to_bytes(size, "little")
         return FramePattern(begin + tail, fixed_begin + b"\xff" * len(tail), payload is ANYTHING)
 
-    def parts(self, stream_id: int, frame: bytes, widths: Mapping[str, int]) -> tuple[bytes | None, bytes] | None:
-        """Return metadata and data of such a frame on this stream, ``None`` for another one.
-
-        An empty chunk of Streamux that is not the last is no part of a message (SMX-MSG-05).
-        """
-        if widths:
-            pattern = self.fill([stream_id if name == "id" else ANYTHING for name in self.fields], widths)
-            data = frame[len(pattern.value) :]
-            return (None, data) if pattern.fits(frame) and (data or frame[0] & 1) else None
-        sized = next((token for token in self.tokens if token.is_sized), None)
-        size = int(sized.width) // 8 if sized else 0
-        head = self.fill([stream_id, *[b""] * (len(self.fields) - 1)], widths).value
-        begin = len(head)
-        if not frame.startswith(head[: begin - size]):
-            return None
-        if sized is None:
-            return None, frame[begin:]
-        end = begin + int.from_bytes(frame[begin - size : begin], "big") - sized.counted
-        return frame[begin:end], frame[end:]
-
     def numbers_in(self, frame: bytes) -> dict[str, int]:
         """Return the numbers of a frame of this kind by their names, those before the first field without a size."""
         numbers, at = {}, 0
@@ -273,10 +438,10 @@ class Template:
         """Return the resume token in a frame of this kind, ``None`` for another frame."""
         place = next(place for place, token in enumerate(self.tokens) if token.name == "token")
         head = self._filled((*self.tokens[:place], GAP), iter(()), {})
-        if not head.fits(frame):
+        if (at := head.end_in(frame)) is None:
             return None
-        begin = head.end_in(frame) + TOKEN_LENGTH
-        return frame[begin : begin + int.from_bytes(frame[begin - TOKEN_LENGTH : begin], "big")]
+        begin = at + TOKEN_LENGTH
+        return frame[begin : begin + int.from_bytes(frame[at:begin], "big")]
 
 
 def header_size(bits: int, drawn: int = 0) -> int:
@@ -302,7 +467,12 @@ def arguments_in(text: str) -> list[Argument]:
         elif match["word"] == "*":
             arguments.append(ANYTHING)
         else:
-            arguments.append(_number(match["word"]))
+            try:
+                arguments.append(int(match["word"], 0))
+            except ValueError:
+                raise NotationError(
+                    f"{match['word']!r} is neither a number, nor text in quotes, nor hex behind h"
+                ) from None
     return arguments
 
 
@@ -316,20 +486,33 @@ def valued(text: str, values: Mapping[str, int | bytes]) -> str:
     return VALUE.sub(value_of, text)
 
 
-def shown(frame: bytes) -> str:
+def shown(frame: bytes, most: int = SHOWN) -> str:
     """Return the bytes of a frame as hex, the first of them if there are many."""
-    begin = frame[:SHOWN].hex(" ") or "an empty frame"
-    return f"{begin} ... {len(frame)} bytes" if len(frame) > SHOWN else begin
+    begin = frame[:most].hex(" ") or "an empty frame"
+    return f"{begin} ... {len(frame)} bytes" if len(frame) > most else begin
 
 
-def _number(word: str) -> int:
-    try:
-        return int(word, 0)
-    except ValueError:
-        raise NotationError(f"{word!r} is neither a number, nor text in quotes, nor hex behind h") from None
+@attrs.define(eq=False)
+class ExpectedAnswer:
+    """An answer that is expected: an item, and the end of its stream with it or right behind it."""
+
+    pattern: FramePattern
+    """The answer in one frame."""
+    item: FramePattern
+    end: FramePattern
+    is_over: bool = False
+    _has_item: bool = False
+
+    def take(self, frame: bytes) -> bool:
+        """Return whether the frame belongs to the answer, as the next part of it. ``is_over`` tells of the last one."""
+        if self._has_item:
+            self.is_over = self.end.fits(frame)
+            return self.is_over
+        self.is_over, self._has_item = self.pattern.fits(frame), self.item.fits(frame)
+        return self.is_over or self._has_item
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Notation:
     """The frames of one dialect: its name, the bytes of a length on byte streams, its templates by name."""
 
@@ -357,25 +540,33 @@ class Notation:
 
     def fill(self, name: str, *arguments: Argument) -> FramePattern:
         """Return a frame of a template with these arguments. Raise ``NotationError``, or ``Unfit``."""
+        if name not in self.templates:
+            raise NotationError(f"{self.dialect} has no frame {name!r}; it has {', '.join(sorted(self.templates))}")
         return self.templates[name].fill(arguments, self.widths)
 
     def any_of(self, name: str) -> FramePattern:
-        """Return a frame of a template with any arguments."""
         return self.fill(name, *[ANYTHING] * len(self.templates[name].fields))
 
     def is_a(self, name: str, frame: bytes) -> bool:
         """Return whether the frame is of this template, whatever its fields say. None is where there is no such one."""
         return name in self.templates and self.any_of(name).fits(frame)
 
-    def parts(self, name: str, stream_id: int, frame: bytes) -> tuple[bytes | None, bytes] | None:
-        """Return metadata and data of a frame of this template on this stream, ``None`` for another one."""
-        template = self.templates.get(name)
-        return template.parts(stream_id, frame, self.widths) if template else None
+    def answer(self, text: str) -> ExpectedAnswer:
+        """Return the answer of a stream id, metadata if there is any, and data. Raise ``NotationError`` for others."""
+        arguments = self.arguments(text)
+        form = "_described" if arguments[2:] else ""
+        whole, item = (self.fill(f"{name}{form}", *arguments) for name in ("last", "item"))
+        return ExpectedAnswer(whole, item, self.fill("complete", *arguments[:1]))
+
+    def error(self, stream_id: int, code: int, text: bytes) -> bytes:
+        """Return an error of a stream, without the code in a dialect that has none."""
+        values: dict[str, Argument] = {"id": stream_id, "code": code, "text": text}
+        return self.fill("send_error", *[values[name] for name in self.templates["send_error"].fields]).value
 
     def other_id(self, text: str, frame: bytes) -> int | None:
         """Return the id of a request that a piece of a line describes, but on another stream that may be used."""
         name, _, rest = text.strip().partition(" ")
-        if not self.id_steps or name not in self.templates or name.removeprefix("asked_") not in REQUESTS:
+        if not self.id_steps or name not in self.templates or name.removeprefix("asked_") not in CLIENT_REQUESTS:
             return None
         template = self.templates[name]
         arguments = dict(zip(template.fields, self.arguments(rest), strict=True))
@@ -392,20 +583,13 @@ class Notation:
         tokens = (template.token_in(frame) for template in templates)
         return next((token for token in tokens if token is not None), None)
 
-    def cleared(self, frame: bytes) -> bytes:
-        """Return the frame with 0 in the bits that should be 0."""
-        return self.headers.cleared(frame)
-
     def connected(self) -> Notation:
-        """Return the notation of one connection."""
         return self
 
     def arguments(self, text: str) -> list[Argument]:
-        """Return the arguments of a line. Raise ``NotationError`` for one that can't be read."""
         return arguments_in(text)
 
     def probe_id(self, number: int) -> int:
-        """Return the id of a probe, of its number."""
         return number
 
     def sent(self, data: bytes) -> None:
@@ -429,8 +613,6 @@ class Notation:
         name, _, rest = text.strip().partition(" ")
         if name == "hex":
             return Template.parse("hex", rest).fill((), {})
-        if name not in self.templates:
-            raise NotationError(f"{self.dialect} has no frame {name!r}; it has {', '.join(sorted(self.templates))}")
         return self.fill(name, *self.arguments(rest))
 
     def with_length(self, frame: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from itertools import count
@@ -11,10 +12,8 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 
-from rsocket_trio.conformance.answers import ExpectedAnswer, UnaskedFrames
-from rsocket_trio.conformance.catalogue import Case, Step, Word, each_of, pieces, with_id
-from rsocket_trio.conformance.header import Fragments, Torn
-from rsocket_trio.conformance.notation import FramePattern, Notation, Unfit, shown, valued
+from rsocket_trio.conformance.catalogue import Case, Step, Word, each_of, pieces
+from rsocket_trio.conformance.notation import REQUESTS, Fragments, FramePattern, Notation, Torn, Unfit, shown, valued
 from rsocket_trio.conformance.streamux_notation import Disagreed, Streamux, check_offer, offer_of
 from rsocket_trio.conformance.wire import Ended, Passed, Positions, StepFailure, WireEnd
 
@@ -33,14 +32,16 @@ LONG_INTERVAL, LONG_LIFETIME = 3.0, 10.0
 """Seconds above which a client's interval or lifetime makes a case about it too slow."""
 FLOOD = 5000
 """Frames that may come in a row where each is a grant or a sign of life. A peer that sends more floods the tester."""
-LAST_WORDS: Final = 0.5
-"""Seconds in which a peer that is about to end the connection has ended it."""
 OVERRUN_LIMIT = 10_000
 """Items that a case sends at most to exceed a grant. Above it the peer has granted without bounds."""
-RESUME: Final = "resume"
-"""The option of a peer that needs positions to be counted."""
 TOKEN_SIZE: Final = 16
 """Bytes of a token that nobody else has."""
+REJECTED: Final = 0x202
+REJECTION: Final = b"the tester serves no requests"
+LATER: Final = frozenset({"CANCEL", "REQUEST_N", "PAYLOAD", "ERROR"})
+"""The types that may follow a request on its stream."""
+LATER_ON_SHARED_ID: Final = frozenset({"CANCEL", "REQUEST_N"})
+"""The same where both sides may use one id for two streams: only a requester sends these."""
 
 
 class CaseOutcome(Enum):
@@ -66,7 +67,6 @@ class CaseResult:
 
 
 def broken(case: Case) -> CaseOutcome:
-    """Return the outcome of a case in which the peer did something else."""
     return CaseOutcome.FAIL if case.level.is_binding else CaseOutcome.DEVIATION
 
 
@@ -108,10 +108,10 @@ class Player:
         self._connect = connect
         self._patience = patience
         self._token = secrets.token_bytes(TOKEN_SIZE) if role == "server" else b""
-        self._positions = Positions(notation.resumable) if RESUME in case.needs else None
+        self._positions = Positions(notation.resumable)
         # A server's ids are the other ones of 1 and 2.
         self._probes = count(PROBES + (notation.first_id if role == "server" else 3 - notation.first_id), 2)
-        self._granted: dict[bytes, int] = {}
+        self._granted: Counter[int] = Counter()
         self._kept: list[bytes] = []
         self._is_mute = False
         self._asides = 0
@@ -119,14 +119,17 @@ class Player:
         self._is_client = role == "client"
         self._has_begun = False
         """True once the connection is set up, from when on the peer may send frames of its own."""
-        self._unasked = UnaskedFrames(serves_requests=role == "server")
+        self._served: set[int] = set()
+        """The streams that a server under test has opened."""
         self._grants_leases = "leases" in case.needs and role == "client"
         self._times: dict[str, int] = {}
         """The interval and the lifetime of the client's SETUP, in milliseconds."""
 
     async def play(self, step: Step) -> None:
         """Play one step. Raise ``StepFailure`` for a peer that does something else."""
-        step = self._valued(step)
+        positions = self._positions
+        values: dict[str, int | bytes] = {"token": self._token, "sent": positions.sent, "received": positions.received}
+        step = attrs.evolve(step, rest=valued(step.rest, values))
         self._asides = 0
         match step.word:
             case Word.SEND:
@@ -216,40 +219,31 @@ class Player:
         return [self._notation.frame(piece).value for piece in pieces(rest)]
 
     def _on_the_wire(self, rest: str) -> bytes:
-        """Return the bytes of a byte stream that are sent for these frames."""
         return b"".join(map(self._notation.with_length, self._frames(rest)))
 
     def _note(self, event: str) -> None:
         self._end.record.append(Passed(True, b"", event=event))
 
-    def _valued(self, step: Step) -> Step:
-        """Return the step with the values of the session in it."""
-        if self._positions is None:
-            return step
-        values: dict[str, int | bytes] = {
-            "token": self._token,
-            "sent": self._positions.sent,
-            "received": self._positions.received,
-        }
-        return attrs.evolve(step, rest=valued(step.rest, values))
-
     def _lose(self, frame: str) -> None:
-        if self._positions is None:
-            return
         try:
             lost, self._fragments = self._positions.lose(self._notation.frame(frame), self._notation.headers)
         except LookupError as error:
             raise StepFailure(str(error)) from None
         for lost_frame in lost:
-            if lost_frame[:-4] in self._granted:
-                self._granted[lost_frame[:-4]] -= int.from_bytes(lost_frame[-4:], "big")
+            self._granted.subtract(self._grant_in(lost_frame))
+
+    def _grant_in(self, frame: bytes) -> dict[int, int]:
+        """Return the items that a frame grants, by its stream; nothing for a frame that is no grant."""
+        if not self._notation.is_a("request_n", frame):
+            return {}
+        grant = self._notation.templates["request_n"].numbers_in(frame)
+        return {grant["id"]: grant["n"]}
 
     async def _send(self, *frames: bytes) -> None:
         self._has_begun |= not self._is_client
         await self._end.send(*frames)
-        if self._positions is not None:
-            for frame in frames:
-                self._positions.note_sent(frame)
+        for frame in frames:
+            self._positions.note_sent(frame)
 
     async def _expect(self, expected: list[str], *, items_before: bool = False) -> str:
         """Return which of these frames came next. ``items_before`` lets items of streams come before them."""
@@ -275,7 +269,7 @@ class Player:
 
     async def _expect_answers(self, expected: list[str]) -> None:
         """Take these answers, whose frames may mix."""
-        answers = [ExpectedAnswer.parse(self._notation, self._notation.arguments(text)) for text in expected]
+        answers = [self._notation.answer(text) for text in expected]
         while answers:
             frame = await self._next()
             taken = next((answer for answer in answers if answer.take(frame)), None)
@@ -291,11 +285,11 @@ class Player:
         # Were all sent first, a peer that answers as it reads would fill both directions, and each side would wait.
         for start in range(0, len(ids), at_a_time):
             part = ids[start : start + at_a_time]
-            await self._send(*[self._notation.frame(with_id(sent, stream_id)).value for stream_id in part])
+            await self._send(*[self._notation.frame(sent.replace("#", str(stream_id))).value for stream_id in part])
             if sign == Word.ANSWERED.value:
-                await self._expect_answers([with_id(back, stream_id) for stream_id in part])
+                await self._expect_answers([back.replace("#", str(stream_id)) for stream_id in part])
                 continue
-            patterns = [self._notation.frame(with_id(back, stream_id)) for stream_id in part] if sign else []
+            patterns = [self._notation.frame(back.replace("#", str(stream_id))) for stream_id in part] if sign else []
             while patterns:
                 frame = await self._next(tuple(patterns))
                 fitting = next((pattern for pattern in patterns if pattern.fits(frame)), None)
@@ -314,13 +308,12 @@ class Player:
 
         Raise ``StepFailure`` for fewer, or ``NotApplicable`` if the peer need not grant as many.
         """
-        grant = self._notation.fill("request_n", stream_id, 0).value[:-4]
         with trio.move_on_after(self._patience):
-            while self._granted.get(grant, 0) < number:
+            while self._granted[stream_id] < number:
                 frame = await self._take()
                 if frame is not None and not await self._is_aside(frame):
                     self._kept.append(frame)
-        granted = self._granted.get(grant, 0)
+        granted = self._granted[stream_id]
         if granted < number and not is_needed:
             raise NotApplicable(f"the peer granted {granted} items on stream {stream_id}, the case needs {number}")
         if granted < number:
@@ -337,12 +330,11 @@ class Player:
         # The order counts: patterns know no unused bits; the dialect and positions are about frames as they passed, of
         # which a payload may have several; and what is joined in the end is one frame to all steps.
         if not self._sees_unused_bits:
-            frame = self._notation.cleared(frame)
+            frame = self._notation.headers.cleared(frame)
         try:
             self._notation.note(frame)
-            if self._positions is not None:
-                self._positions.note_received(frame)
-                self._token = self._token or self._notation.token_in(frame) or b""
+            self._positions.note_received(frame)
+            self._token = self._token or self._notation.token_in(frame) or b""
             return self._fragments.take(frame) if self._joins else frame
         except Torn as fault:
             raise StepFailure(f"{shown(frame)} came: {fault}") from None
@@ -379,9 +371,8 @@ class Player:
         if (answer := self._notation.answer_aside(frame)) is not None:
             await self._end.send(answer)
             return True
-        if self._notation.is_a("request_n", frame):
-            key, number = frame[:-4], int.from_bytes(frame[-4:], "big")
-            self._granted[key] = self._granted.get(key, 0) + number
+        if grant := self._grant_in(frame):
+            self._granted.update(grant)
             return True
         for name, name_of_answer in BEATS.items():
             if self._notation.is_a(name, frame):
@@ -390,13 +381,34 @@ class Player:
                 return True
         if self._notation.is_a("position", frame) or (self._grants_leases and self._is_lease(frame)):
             return True
-        answer = self._unasked.answer(self._notation, frame) if self._has_begun else None
+        answer = self._answer_unasked(frame) if self._has_begun else None
         if answer and not self._is_mute:
             await self._send(answer)
         return answer is not None
 
+    def _answer_unasked(self, frame: bytes) -> bytes | None:
+        """Return the answer to a server's own request, METADATA_PUSH, or EXT with I, empty if there is none.
+
+        A request is rejected; ReactiveSocket 0.0 has no code for that, and Streamux no error. A client makes the
+        requests of its case alone. Return ``None`` for a frame that needs a reason.
+        """
+        notation = self._notation
+        if isinstance(notation, Streamux):
+            return None if self._is_client else notation.answer_request(frame)
+        headers = notation.headers
+        kind, stream_id = headers.kind(frame).name, headers.stream_id(frame)
+        # Before 1.0 a server may go by the first id of its client.
+        may_open = stream_id > 0 and (notation.id_steps > 0 or (stream_id - notation.first_id) % 2 == 1)
+        if kind in REQUESTS and may_open and not self._is_client:
+            is_known = stream_id in self._served
+            self._served.add(stream_id)
+            return b"" if is_known or kind == "REQUEST_FNF" else notation.error(stream_id, REJECTED, REJECTION)
+        if kind == "METADATA_PUSH":
+            return b"" if not stream_id and headers.has(frame, "metadata") else None
+        later = LATER_ON_SHARED_ID if notation.id_steps == 1 else LATER
+        return b"" if headers.is_foreign_extension(frame) or (stream_id in self._served and kind in later) else None
+
     def _is_lease(self, frame: bytes) -> bool:
-        """Return whether the frame is a LEASE, with metadata or without."""
         return self._notation.is_a("lease", frame) or self._notation.is_a("lease_described", frame)
 
     def _answer(self, keepalive: bytes, kind: str, kind_of_answer: str) -> bytes:
@@ -415,15 +427,6 @@ class Player:
             frame = await self._next((expected,))
         except StepFailure as failure:
             raise StepFailure(f"{failure}, and {expected} was to answer a probe") from None
-        if not expected.fits(frame):
-            # A peer may say more before it ends: that it does is what there is to tell.
-            with trio.move_on_after(min(LAST_WORDS, self._patience)):
-                try:
-                    while True:
-                        await self._receive()
-                except Ended as ended:
-                    why = f"{ended}, expected the connection to go on; {shown(frame)} came before"
-                    raise StepFailure(why) from None
         if begun := self._fragments.pending if expected.fits(frame) else frame:
             raise StepFailure(f"{shown(begun)} came, expected nothing but the answer to a probe, {expected}")
 
@@ -431,7 +434,7 @@ class Player:
         """Wait for the peer's initialize message, unless it has come. Raise ``StepFailure`` if no peer may send it."""
         notation = self._notation
         assert isinstance(notation, Streamux)
-        if not notation.session.has_greeted:
+        if not notation.has_greeted:
             frame = await self._next((notation.frame("any_init"),))
             try:
                 check_offer(offer_of(frame))
@@ -441,8 +444,8 @@ class Player:
 
     async def _expect_agreement(self) -> None:
         notation = await self._expect_offer()
-        if notation.session.fault:
-            raise NotApplicable(f"the peer offers {notation.session.fault}")
+        if notation.fault:
+            raise NotApplicable(f"the peer offers {notation.fault}")
 
     async def _expect_refusal(self) -> None:
         try:
@@ -451,7 +454,7 @@ class Player:
             if ended.rest:
                 raise StepFailure(f"{shown(ended.rest)} came, expected a whole initialize message or none") from None
             return
-        if notation.session.is_agreed:
+        if notation.is_agreed:
             raise NotApplicable("the two initialize messages agree")
         with trio.move_on_after(self._patience):
             try:
@@ -468,7 +471,7 @@ class Player:
         begun: dict[int, bytes] = {}
         while expected:
             frame = await self._next()
-            chunk = notation.session.parsed(frame)
+            chunk = notation.parsed(frame)
             data = begun.get(chunk.id, b"") + chunk.data
             whole = [piece for piece in expected if notation.is_request(piece, chunk.id, data)]
             if chunk.response or not (chunk.data or (chunk.last and data)) or (chunk.last and not whole):
@@ -494,12 +497,11 @@ class Player:
             frame = await self._next()
         except Ended:
             raise MilderFailure(f"the connection ended without an ERROR, expected one of {named} before") from None
-        if not any(self._notation.fill("failure", code).fits(frame) for code in allowed):
-            if not self._notation.is_a("failure", frame):
-                raise StepFailure(f"{shown(frame)} came, expected an ERROR of {named}")
-            await self._end_after(frame)
-            raise MilderFailure(f"{shown(frame)} came before the end, expected an ERROR of {named}")
+        if not self._notation.is_a("failure", frame):
+            raise StepFailure(f"{shown(frame)} came, expected an ERROR of {named}")
         await self._end_after(frame)
+        if not any(self._notation.fill("failure", code).fits(frame) for code in allowed):
+            raise MilderFailure(f"{shown(frame)} came before the end, expected an ERROR of {named}")
 
     async def _end_after(self, frame: bytes) -> None:
         try:
@@ -529,7 +531,7 @@ class Player:
             while True:
                 end = await self._connect()
                 try:
-                    frame = self._notation.cleared(await end.receive())
+                    frame = self._notation.headers.cleared(await end.receive())
                 except Ended:
                     continue
                 if asks.fits(frame):
@@ -588,9 +590,7 @@ class Player:
         raise StepFailure(f"the connection went on for {self._patience:g} s after the lifetime of {lifetime:g} s")
 
     async def _overrun(self, stream_id: int, beyond: int) -> None:
-        """Send so many items more than were granted on this stream."""
-        grant = self._notation.fill("request_n", stream_id, 0).value
-        granted = self._granted.get(grant[:-4], 0)
+        granted = self._granted[stream_id]
         if granted + beyond > OVERRUN_LIMIT:
             raise NotApplicable(f"the peer granted {granted} items, which is as good as all")
         item = self._notation.fill("channel_item", stream_id, b"x").value

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
@@ -17,20 +17,17 @@ from xml.etree import ElementTree as ET
 import attrs
 
 from rsocket_trio.conformance.catalogue import TERMS, Case, Clause, clauses
+from rsocket_trio.conformance.notation import shown
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult
 from rsocket_trio.conformance.wire import Passed
-from rsocket_trio.errors import RemoteProtocolError, readable
-from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialect import DIALECTS, REACTIVESOCKET_0_0
-from rsocket_trio.rsocket.frames import ErrorFrame, Frame
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.rsocket.dialect import DIALECTS
+from rsocket_trio.rsocket.frame_lines import frame_line
+from rsocket_trio.rsocket.frames import ErrorFrame
 
 BROKEN: Final = (CaseOutcome.FAIL, CaseOutcome.DEVIATION)
 BYTES_SHOWN: Final = 256
 """Bytes of a frame that are shown as hex."""
-TEXT_SHOWN: Final = 24
-"""Bytes of data that are shown as text, where they are such."""
-HIDDEN: Final = frozenset({"stream_id", "interaction", "metadata_type", "ignore", "has_metadata"})
-"""Attributes of frames that a line has elsewhere, or not at all."""
 
 
 @attrs.frozen
@@ -53,7 +50,6 @@ class CaseRun:
         return result.outcome in BROKEN and self.baseline.get(result.case.id) in (CaseOutcome.FAIL, result.outcome)
 
     def count(self, outcome: CaseOutcome) -> int:
-        """Return the number of cases that ended so."""
         return sum(result.outcome is outcome for result in self.results)
 
 
@@ -77,7 +73,6 @@ def table(run: CaseRun) -> str:
 
 
 def cost(run: CaseRun) -> str:
-    """Return a line about what the run took."""
     return f"{len(run.results)} case{'s' * (len(run.results) != 1)} in {run.seconds:.1f} s"
 
 
@@ -106,18 +101,16 @@ def explained(case: Case) -> str:
     if case.needs:
         lines.append(f"needs: {', '.join(case.needs)}")
     if case.role == "client":
-        lines.append(f"the client asks: {TERMS.asks[case.asks]}")
+        lines.append(f"the client asks: {TERMS['asks'][case.asks]}")
     return "\n".join([*lines, *(f"  {step.line}" for step in case.steps)])
 
 
 def _lines_of(clause: Clause) -> list[str]:
-    """Return the gist of a clause, its rule, and where it stands."""
     rule = [f"  {clause.rule}"] if clause.rule else []
     return [f"{clause.id} ({clause.level}): {clause.gist}", *rule, f"  {clause.source}"]
 
 
 def clauses_of(case: Case) -> list[Clause]:
-    """Return the clauses that a case shows."""
     return [clauses()[name] for name in case.clauses]
 
 
@@ -210,68 +203,6 @@ def outcomes_in(path: Path, dialect: str, role: str) -> dict[str, CaseOutcome]:
 # What passed in a case
 
 
-def frame_line(dialect: str, data: bytes) -> str:
-    """Return a frame in words: its type, stream, flags, numbers and sizes, an ERROR's code and text.
-
-    A frame that can't be decoded is shown by what is wrong with it; one of Streamux, whose layout was negotiated, as
-    hex.
-    """
-    if dialect not in DIALECTS:
-        return hex_of(data)
-    codec = DIALECTS[dialect].codec
-    try:
-        frame = codec.decode(data)
-    except RemoteProtocolError as error:
-        return f"not understood: {error}"
-    header, row = codec.header(data), codec.row_of(frame)
-    flags = header.flags if header else 0
-    facts = list(_facts(dialect, frame))
-    if row.ignorable and flags & codec.ignore_flag:
-        facts.insert(0, "ignore")
-    if spare := flags & codec.spare_flags(row):
-        facts.append(f"other flags 0x{spare:x}")
-    place = f" stream {frame.stream_id}" if row.has_stream_id else ""
-    return f"{row.name}{place}{': ' if facts else ''}{', '.join(facts)}"
-
-
-def _facts(dialect: str, frame: Frame) -> Iterator[str]:
-    """Yield the flags that are set and the numbers, texts and sizes of a frame, those of its payload last."""
-    fields: dict[str, object] = attrs.asdict(frame, recurse=False)
-    if isinstance(frame, ErrorFrame):
-        is_old = dialect == REACTIVESOCKET_0_0.name
-        # The ERROR of a stream has no code in 0.0.
-        if not (is_old and frame.stream_id):
-            code = f"0x{frame.code:x}"
-            name = (TERMS.draft_codes if is_old else TERMS.codes).get(code)
-            yield f"{name} ({code})" if name else code
-        fields = {"metadata": frame.metadata}
-    payload = fields.pop("payload", None)
-    if isinstance(payload, Payload):
-        fields |= {"metadata": payload.metadata, "data": payload.data}
-    for name, content in fields.items():
-        if name in HIDDEN or content is None or content is False or content == ():
-            continue
-        shown = name.replace("_", " ")
-        if isinstance(content, bytes):
-            yield _bytes_fact(shown, content)
-        elif isinstance(content, tuple):
-            yield f"{len(content)} {shown}"
-        elif isinstance(content, float):
-            yield f"{shown} {content:g} s"
-        else:
-            yield shown if content is True else f"{shown} {readable(str(content))}"
-    if isinstance(frame, ErrorFrame) and frame.data:
-        yield f'"{readable(frame.data)}"'
-
-
-def _bytes_fact(name: str, content: bytes) -> str:
-    """Return short text as it is, and the size of anything else."""
-    is_text = content.isascii() and content.decode("ascii").isprintable()
-    if name == "data" and 0 < len(content) <= TEXT_SHOWN and is_text:
-        return f'data "{content.decode()}"'
-    return f"{len(content)} byte{'s' * (len(content) != 1)} of {name}"
-
-
 def explanation(dialect: str, record: Sequence[Passed]) -> str:
     """Return the last ERROR of the peer that has a text, one of the connection before one of a stream.
 
@@ -286,7 +217,7 @@ def explanation(dialect: str, record: Sequence[Passed]) -> str:
         except RemoteProtocolError:
             continue
         if isinstance(frame, ErrorFrame) and frame.data and (frame.stream_id == 0 or not last):
-            last = frame_line(dialect, passed.data)
+            last = frame_line(DIALECTS[dialect], passed.data)
     return last
 
 
@@ -304,18 +235,17 @@ def record_lines(
         times = len(list(several))
         lines.append(f"{line} ({times} times)" if times > 1 else line)
         if data and dialect in DIALECTS:
-            lines.append(f"{' ' * len(sent)}   {hex_of(data)}")
+            lines.append(f"{' ' * len(sent)}   {shown(data, BYTES_SHOWN)}")
     return lines
 
 
 def _line(dialect: str, passed: Passed, sent: str, received: str) -> str:
     if passed.event:
         return passed.event
-    shown = frame_line(dialect, passed.data) if passed.is_frame else f"{hex_of(passed.data)} (no frame)"
-    return f"{sent if passed.sent else received} {shown}"
-
-
-def hex_of(data: bytes) -> str:
-    """Return bytes as hex, the first of them if there are many."""
-    shown = data[:BYTES_SHOWN].hex(" ") or "(an empty frame)"
-    return f"{shown} ... {len(data)} bytes" if len(data) > BYTES_SHOWN else shown
+    if not passed.is_frame:
+        words = f"{shown(passed.data, BYTES_SHOWN)} (no frame)"
+    elif dialect in DIALECTS:
+        words = frame_line(DIALECTS[dialect], passed.data)
+    else:
+        words = shown(passed.data, BYTES_SHOWN)  # of Streamux, whose layout was negotiated
+    return f"{sent if passed.sent else received} {words}"

@@ -11,8 +11,16 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from rsocket_trio.conformance.header import Torn
-from rsocket_trio.conformance.notation import ANYTHING, Argument, Notation, arguments_in, header_size
+from rsocket_trio.conformance.notation import (
+    ANYTHING,
+    Argument,
+    ExpectedAnswer,
+    Notation,
+    Torn,
+    Unfit,
+    arguments_in,
+    header_size,
+)
 
 NAMED: Final = re.compile(r"\$[a-z]+")
 OFFER: Final = 5
@@ -47,7 +55,6 @@ class Widths(NamedTuple):
 
     @property
     def header_size(self) -> int:
-        """Bytes of a header."""
         return header_size(sum(self))
 
 
@@ -127,21 +134,39 @@ def within_most(id_bits: int, length_bits: int) -> Widths:
 
 
 @attrs.define(eq=False)
-class FlyingRequest:
-    """A request of the peer's that is in flight, or a ping."""
+class ChunkedAnswer(ExpectedAnswer):
+    """A response that is expected in any chunks, and how much of it has come; ``data`` is ``None`` if it may be any."""
 
-    is_complete: bool = False
-    is_answered: bool = False
-    is_cancelled: bool = False
+    data: bytes | None = None
+    _size: int = 0
+
+    def take(self, frame: bytes) -> bool:
+        is_last, data = self.end.fits(frame), frame[len(self.end.value) :]
+        # An empty chunk that is not the last is no part of a message (SMX-MSG-05).
+        if not is_last and not (data and self.item.fits(frame)):
+            return False
+        size, expected = self._size + len(data), self.data
+        if expected is not None and not (
+            expected.startswith(data, self._size) and (size == len(expected) or not is_last)
+        ):
+            return False
+        self._size, self.is_over = size, is_last
+        return True
 
 
 @attrs.define(eq=False)
-class StreamuxState:
-    """The state of one connection: what both sides offered, and the ids in flight."""
+class Streamux(Notation):
+    """The messages of Streamux on one connection: what both sides offered, and the ids in flight.
+
+    What came is cut by the widths of the connection; borders of messages mean nothing.
+    """
+
+    negotiates = True
+    opening = "initialize message"
 
     offers: list[bytes] = attrs.field(factory=lambda: [b"", b""])
     """The initialize messages of the tester and of the peer, as far as they have passed."""
-    widths: Widths = UNKNOWN
+    agreed_widths: Widths = UNKNOWN
     fault: str = ""
     """The reason for which no session comes about."""
     is_agreed: bool = False
@@ -151,15 +176,24 @@ class StreamuxState:
     """True once the peer's initialize message was looked at."""
     is_ping: bool = False
     """True if the last chunk that was looked at is a ping."""
-    requests: dict[int, FlyingRequest] = attrs.field(factory=dict)
+    requests: dict[int, set[str]] = attrs.field(factory=dict)
+    """The peer's requests and pings that are in flight by id: which are ``complete``, ``answered`` or ``cancelled``."""
     ids: dict[str, int] = attrs.field(factory=dict)
     """The ids of the peer's by their names in the case."""
+    asked: set[int] = attrs.field(factory=set)
+    """The ids of requests that the tester answers by itself."""
     incomplete: bytes = b""
     """The bytes that the tester has sent of an incomplete chunk."""
 
     @property
+    def widths(self) -> Mapping[str, int]:
+        return dict(zip("il", self.agreed_widths, strict=True))
+
+    def connected(self) -> Streamux:
+        return Streamux(self.dialect, self.length_size, self.length_counts_itself, self.first_id, self.templates)
+
+    @property
     def has_widths(self) -> bool:
-        """Return whether chunks can be cut."""
         return not self.fault and (self.is_agreed or self.is_early)
 
     def greet(self, side: int, data: bytes) -> bytes:
@@ -176,15 +210,15 @@ class StreamuxState:
     def _settle(self, offer: bytes) -> None:
         """Take note of the widths that an offer leads to. Raise ``Disagreed``."""
         if min(map(len, self.offers)) == OFFER:
-            self.widths, self.is_agreed = agreed(*self.offers), True
+            self.agreed_widths, self.is_agreed = agreed(*self.offers), True
             return
         # A quick init goes by what its requester recommends, before the other side has spoken.
         first = offer_of(offer)
-        self.widths = within_most(first["recommended id bits"], first["recommended length bits"])
+        self.agreed_widths = within_most(first["recommended id bits"], first["recommended length bits"])
         self.is_early = bool(first["quick init request"])
 
-    def cut(self, side: int, data: bytes) -> tuple[list[bytes], bytes]:
-        """Return whole messages that one side has sent, and what stands behind them: it is given again."""
+    def cut(self, data: bytes, side: int = 1) -> tuple[list[bytes], bytes]:
+        """Return whole messages that the peer has sent, side 1, or the tester, and what stands behind them."""
         messages = []
         if len(self.offers[side]) < OFFER:
             if len(data) < OFFER:
@@ -197,11 +231,10 @@ class StreamuxState:
         return messages + chunks, rest
 
     def chunks(self, data: bytes) -> tuple[list[bytes], bytes]:
-        """Cut whole chunks off."""
-        size, chunks, at = self.widths.header_size, [], 0
+        size, chunks, at = self.agreed_widths.header_size, [], 0
         while len(data) >= at + size:
             number = int.from_bytes(data[at : at + size], "little")
-            end = at + size + (number >> 2 & (1 << self.widths.length_bits) - 1)
+            end = at + size + (number >> 2 & (1 << self.agreed_widths.length_bits) - 1)
             if len(data) < end:
                 break
             chunks.append(data[at:end])
@@ -209,89 +242,87 @@ class StreamuxState:
         return chunks, data[at:]
 
     def parsed(self, chunk: bytes) -> ChunkFields:
-        """Return the fields of a whole chunk."""
-        size = self.widths.header_size
+        size = self.agreed_widths.header_size
         number = int.from_bytes(chunk[:size], "little")
-        return ChunkFields(number >> 2 + self.widths.length_bits, number >> 1 & 1, number & 1, chunk[size:])
-
-
-@attrs.frozen
-class Streamux(Notation):
-    """The messages of Streamux. What came is cut by the widths of the connection; borders of messages mean nothing."""
-
-    session: StreamuxState = attrs.field(factory=StreamuxState, eq=False)
-
-    negotiates = True
-    opening = "initialize message"
-
-    @property
-    def widths(self) -> Mapping[str, int]:
-        """Return the widths of ids and lengths."""
-        return dict(zip("il", self.session.widths, strict=True))
-
-    def connected(self) -> Streamux:
-        """Return the same for one connection more."""
-        return attrs.evolve(self, session=StreamuxState())
+        return ChunkFields(number >> 2 + self.agreed_widths.length_bits, number >> 1 & 1, number & 1, chunk[size:])
 
     def arguments(self, text: str) -> list[Argument]:
         """Return the arguments of a line; a name that has no id yet stands for any."""
-        return arguments_in(NAMED.sub(lambda name: str(self.session.ids.get(name[0], "*")), text))
+        return arguments_in(NAMED.sub(lambda name: str(self.ids.get(name[0], "*")), text))
 
     def with_length(self, frame: bytes) -> bytes:
-        """Return the message as it is."""
         return frame
 
     def probe_id(self, number: int) -> int:
         """Return the highest id, which no case uses."""
-        return (1 << self.session.widths.id_bits) - 1
-
-    def cut(self, data: bytes) -> tuple[list[bytes], bytes]:
-        """Return the initialize message and whole chunks, as far as they have come, and what stands behind them."""
-        return self.session.cut(1, data)
+        return (1 << self.agreed_widths.id_bits) - 1
 
     def sent(self, data: bytes) -> None:
         """Take note of what the tester sends: its offer, and answers that free ids."""
-        session = self.session
-        rest = session.greet(0, data)
-        if not session.is_agreed:
+        rest = self.greet(0, data)
+        if not self.is_agreed:
             return
-        chunks, session.incomplete = session.chunks(session.incomplete + rest)
-        for chunk in map(session.parsed, chunks):
-            request = session.requests.get(chunk.id)
+        chunks, self.incomplete = self.chunks(self.incomplete + rest)
+        for chunk in map(self.parsed, chunks):
+            request = self.requests.get(chunk.id)
             if not chunk.response or request is None:
                 continue
-            request.is_answered |= bool(chunk.last)
-            is_acked = not chunk.data and not chunk.last and request.is_cancelled
-            if is_acked or (request.is_answered and request.is_complete and not request.is_cancelled):
-                del session.requests[chunk.id]
+            if chunk.last:
+                request.add("answered")
+            is_acked = not chunk.data and not chunk.last and "cancelled" in request
+            if is_acked or request == {"complete", "answered"}:
+                del self.requests[chunk.id]
 
     def note(self, frame: bytes) -> None:
         """Take note of what the peer sends. Raise ``Torn`` for what is wrong whatever the case says."""
-        session = self.session
-        is_offer, session.has_greeted, session.is_ping = not session.has_greeted, True, False
-        if is_offer or not session.has_widths:
+        is_offer, self.has_greeted, self.is_ping = not self.has_greeted, True, False
+        if is_offer or not self.has_widths:
             return
-        chunk = session.parsed(frame)
-        if chunk.id >> session.widths.id_bits:
+        chunk = self.parsed(frame)
+        if chunk.id >> self.agreed_widths.id_bits:
             raise Torn("bits of a header that nothing uses are set")
         if chunk.response:
             return
-        request = session.requests.get(chunk.id)
+        request = self.requests.get(chunk.id)
         if not chunk.data and not chunk.last:
             if request is not None:
-                request.is_cancelled = True
+                request.add("cancelled")
             return
-        if request is not None and (request.is_complete or request.is_cancelled):
+        if request is not None and request & {"complete", "cancelled"}:
             raise Torn(f"the id {chunk.id} is used again although it is in flight")
-        session.is_ping = request is None and not chunk.data
-        request = session.requests.setdefault(chunk.id, FlyingRequest())
-        request.is_complete = bool(chunk.last)
-        if request.is_complete and request.is_answered:
-            del session.requests[chunk.id]
+        self.is_ping = request is None and not chunk.data
+        request = self.requests.setdefault(chunk.id, set())
+        if chunk.last:
+            request.add("complete")
+        if request == {"complete", "answered"}:
+            del self.requests[chunk.id]
 
     def answer_aside(self, frame: bytes) -> bytes | None:
         """Return the answer to a ping, which may come at any time."""
-        return self.fill("ping_ack", self.session.parsed(frame).id).value if self.session.is_ping else None
+        return self.fill("ping_ack", self.parsed(frame).id).value if self.is_ping else None
+
+    def answer(self, text: str) -> ChunkedAnswer:
+        """Return the answer of a request id and data. Raise ``NotationError`` for other arguments."""
+        *request_id, data = self.arguments(text) or [b""]
+        item, end = (self.fill(name, *request_id, ANYTHING) for name in ("more", "last"))
+        try:
+            whole = self.fill("last", *request_id, data)
+        except Unfit:
+            whole = end  # it takes more than one chunk
+        return ChunkedAnswer(whole, item, end, data=data if isinstance(data, bytes) else None)
+
+    def answer_request(self, frame: bytes) -> bytes | None:
+        """Return the answer to a chunk of a request: an empty response once it is whole, the ack of a cancel.
+
+        Return ``None`` for a chunk that needs a reason.
+        """
+        chunk = self.parsed(frame)
+        if not self.is_agreed or chunk.response:
+            return None
+        if not chunk.data and not chunk.last:
+            return self.fill("cancel_ack", chunk.id).value if chunk.id in self.asked else None
+        self.asked.add(chunk.id)
+        return self.fill("response_end", chunk.id).value if chunk.last else b""
 
     def is_request(self, text: str, request_id: int, data: bytes) -> bool:
         """Return whether this is the request whose id, or name, and data a piece of a line has."""
@@ -302,4 +333,4 @@ class Streamux(Notation):
     def bind(self, text: str, frame: bytes) -> None:
         """Let the name of an id in a piece of a line stand for that of the frame which came for it."""
         for name in NAMED.findall(text):
-            self.session.ids.setdefault(name, self.session.parsed(frame).id)
+            self.ids.setdefault(name, self.parsed(frame).id)

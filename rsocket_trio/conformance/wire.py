@@ -9,8 +9,7 @@ from typing import Final
 import attrs
 import trio
 
-from rsocket_trio.conformance.header import Fragments, Headers
-from rsocket_trio.conformance.notation import FramePattern, Notation
+from rsocket_trio.conformance.notation import Fragments, FramePattern, Headers, Notation
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import Framing
 from rsocket_trio.transports.base import Transport
@@ -23,16 +22,6 @@ KEPT = 40
 
 HEADER: Final = 6
 """Bytes of stream id, type and flags."""
-CONNECTION: Final = bytes(4)
-"""The stream id of frames about the connection."""
-
-
-class Uncut(Framing):
-    """A framing that cuts nothing and adds nothing: the tester does that itself, from the documents."""
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the chunk."""
-        return [chunk] if chunk else []
 
 
 @attrs.frozen
@@ -75,11 +64,11 @@ class WireEnd:
         """The bytes that came first, as one read gave them, or the first message."""
         self.wrong_protocol = ""
         """The protocol in which a server answered that is of other transports, and the scheme to try."""
-        transport.use_framing(Uncut())
+        # Frames are cut here, from the documents: the transport cuts nothing.
+        transport.use_framing(Framing())
 
     @property
     def has_messages(self) -> bool:
-        """Return whether each message of the transport is a frame."""
         return self._transport.is_message_based
 
     def _note(self, passed: Passed) -> None:
@@ -98,7 +87,6 @@ class WireEnd:
             await self._write([b"".join(self.notation.with_length(frame) for frame in frames)])
 
     async def send_raw(self, data: bytes) -> None:
-        """Send bytes as they are."""
         self._note(Passed(True, data, is_frame=False))
         self.notation.sent(data)
         await self._write([data])
@@ -175,11 +163,9 @@ class Positions:
         return sum(map(len, self._came))
 
     def note_sent(self, frame: bytes) -> None:
-        """Count a frame of the tester, if it counts."""
         self.sent += len(frame) * self._counts(frame)
 
     def note_received(self, frame: bytes) -> None:
-        """Count a frame of the peer, if it counts."""
         if self._counts(frame):
             self._came.append(frame)
 
@@ -207,7 +193,7 @@ class Positions:
         kind = frame[4] >> 4 if len(frame) >= HEADER else 0
         stream = frame[:4]
         # Types 0x04 to 0x07 are requests, and those from there through 0x0B the others that count.
-        if kind not in (1, 2) or stream == CONNECTION:
+        if kind not in (1, 2) or not any(stream):
             return False
         if kind == 1 and any(mark.fits(frame) for mark in self.resumable):
             self._streams.add(stream)

@@ -307,19 +307,13 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         need_trio()
         engine = self._engine or await self._ready()
         await trio.lowlevel.checkpoint()
-        tried: list[Engine] = []
-        while True:
-            try:
-                await engine.request_queue.wait_for_room(len(content))
-                break
-            except RSocketError as refusal:
-                tried.append(engine)
-                following = await self._next_engine(refusal, tried)
-                if following is None:
-                    raise
-                engine = following
-        engine.session.metadata_push(content, metadata_type)
-        engine.wake()
+
+        async def push(engine: Engine, *request: object) -> None:
+            await engine.request_queue.wait_for_room(len(content))
+            engine.session.metadata_push(content, metadata_type)
+            engine.wake()
+
+        await self._sent(push, engine, (), None, EMPTY)
 
     async def ping(self) -> float:
         """Send a ping, and return its round trip time in seconds.

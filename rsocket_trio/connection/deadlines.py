@@ -129,7 +129,6 @@ class Deadlines:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _take(self, now: float) -> list[Timer]:
-        """Remove and return the timers whose time has come."""
         taken: list[Timer] = []
         while self._heap and self._heap[0][0] <= now:
             timer = self._timers.pop(heapq.heappop(self._heap)[1], None)
@@ -190,7 +189,6 @@ class Timeout(Timer):
         return True  # a connection that begins may always have bytes to read
 
     def lift(self) -> None:
-        """Remove the deadline."""
         self._deadline = self.scope.deadline = math.inf
         if self._deadlines is not None:
             self._deadlines.clear(self)

@@ -26,6 +26,7 @@ REPEATS_INTERVAL = 60.0
 """Seconds between two lines about repeats of one kind."""
 
 
+@attrs.define(eq=False)
 class FailureLog:
     """The failures that were logged: of all connections of a server, or of one that a client opened.
 
@@ -34,10 +35,8 @@ class FailureLog:
     the end. No exception and no frame is kept.
     """
 
-    __slots__ = ("_repeats",)
-
-    def __init__(self) -> None:
-        self._repeats: dict[str, tuple[float, int]] = {}  # by kind: the time of the last line, and repeats since then
+    _repeats: dict[str, tuple[float, int]] = attrs.field(factory=dict, init=False)
+    """By kind: the time of the last line, and repeats since then."""
 
     def note(
         self,
@@ -140,7 +139,6 @@ class FaultLog:
         self.failure_log.note(described(handler), error, self._where, is_secret=is_secret, extra=extra)
 
     def _extra(self, route: str | None = None, stream_id: int | None = None) -> dict[str, object]:
-        """Return the fields of a log record that say where it happened."""
         connection = self._engine.connection
         return {
             "connection": self._where,
@@ -178,7 +176,6 @@ class FaultLog:
         pattern: str | None = None,
         call: object | None = None,
     ) -> None:
-        """Call every function of ``on_error``, inline."""
         engine = self._engine
         for handler in engine.responder._error_handlers:
             if call is None:

@@ -74,7 +74,7 @@ PLAIN: Final = CallTerms()
 
 
 class ServedCalls(Protocol):
-    """The hook on a responder: serves calls that need more than their bytes."""
+    """The hook on a responder: the functions of ``services/calls/served``."""
 
     def served(
         self,
@@ -84,33 +84,27 @@ class ServedCalls(Protocol):
         metadata: RequestMetadata,
         refusal: StreamError | None = None,
         /,
-    ) -> Handler:
-        """Return the handler that serves this one call. Raise ``StreamError`` if nothing does."""
+    ) -> Handler: ...
 
-    def unmatched(self, interaction: Interaction, /) -> Handler:
-        """Return what stands for the handler of a request that no handler matches."""
+    def unmatched(self, interaction: Interaction, /) -> Handler: ...
 
-    def answer_payload(self, handler: Handler, request: Payload, setup: Setup, answer: object, /) -> Payload:
-        """Return what a handler of bytes gave, and is neither payload, bytes nor text, as a payload."""
+    def answer_payload(self, handler: Handler, request: Payload, setup: Setup, answer: object, /) -> Payload: ...
 
-    def failed_call(self, connection: Connection, interaction: str, route: str | None, pattern: str | None, /) -> Call:
-        """Return the argument of ``on_error`` functions for the call of a handler of bytes."""
+    def failed_call(
+        self, connection: Connection, interaction: str, route: str | None, pattern: str | None, /
+    ) -> Call: ...
 
 
 class RequestCalls(Protocol):
-    """The hook on a requester: makes requests that need more than their bytes."""
+    """The hook on a requester: the functions of ``services/calls/client``."""
 
     @property
-    def ClientCall(self) -> type[ClientCall]:  # noqa: N802 - it is the class
-        """Begin a request, with its payload, route, credentials, type of answers and entries."""
+    def ClientCall(self) -> type[ClientCall]: ...  # noqa: N802 - it is the class
 
-    def object_request(self, port: Engine, payload: object, route: str | None, kind: object, /) -> Payload:
-        """Return a request that needs a codec and nothing else."""
+    def object_request(self, port: Engine, payload: object, route: str | None, kind: object, /) -> Payload: ...
 
-    def decoder(self, port: Engine, kind: object, /) -> Callable[[Payload], Any]:
-        """Return the function that returns an answer as ``kind``, or raises ``ValueError``."""
+    def decoder(self, port: Engine, kind: object, /) -> Callable[[Payload], Any]: ...
 
     def remote_of(
         self, contract: Contract[ServiceT], requester: object, auth: Auth | None, metadata: Iterable[MetadataPair], /
-    ) -> ServiceT:
-        """Return an object with the methods of ``contract``, each of which is a request."""
+    ) -> ServiceT: ...

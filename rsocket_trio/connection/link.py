@@ -6,10 +6,12 @@ import contextvars
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import attrs
 import trio
 
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError
 from rsocket_trio.limits import charged
+from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.session import Session
 from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.base import Transport
@@ -73,13 +75,11 @@ class LinkOwner(Protocol):
         """Note that reading goes on."""
 
 
+@attrs.define(eq=False)
 class RefusedClients:
     """The refused clients of one server that may close first, which are limited in number."""
 
-    __slots__ = ("_waiting",)
-
-    def __init__(self) -> None:
-        self._waiting = 0
+    _waiting: int = attrs.field(default=0, init=False)
 
     async def wait_closed(self, transport: Transport) -> None:
         """Discard what comes until the client closes, or its time is over. No task may be in ``receive`` meanwhile."""
@@ -97,6 +97,7 @@ class RefusedClients:
             self._waiting -= 1
 
 
+@attrs.define(eq=False)
 class Turns:
     """The turns in which the connections of one run act on what they read, about ``FRAMES_IN_TURN`` frames in each.
 
@@ -105,15 +106,12 @@ class Turns:
     Where ``MAX_UNHURRIED_CONNECTIONS`` connections or fewer read all that much, none waits.
     """
 
-    __slots__ = ("_goes_on", "_lot", "left", "takers")
-
-    def __init__(self) -> None:
-        self.left = FRAMES_IN_TURN
-        """Frames that may still be acted on in this turn: each connection takes off what it acts on."""
-        self.takers: set[int] = set()
-        """The connections that acted in this turn, by their ``id()``."""
-        self._lot = ParkingLot()
-        self._goes_on = False
+    left: int = FRAMES_IN_TURN
+    """Frames that may still be acted on in this turn: each connection takes off what it acts on."""
+    takers: set[int] = attrs.field(factory=set)
+    """The connections that acted in this turn, by their ``id()``."""
+    _lot: ParkingLot = attrs.field(factory=ParkingLot)
+    _goes_on: bool = False
 
     def begin_at_once(self) -> bool:
         """Begin the next turn now, once nothing is left of this one. Return False if ``wait`` has to come first."""
@@ -148,7 +146,6 @@ class Turns:
 
 
 def turns_of_run() -> Turns:
-    """Return the turns that all connections of this run share."""
     try:
         return _TURNS.get()
     except LookupError:
@@ -170,28 +167,21 @@ class NoLink:
         self._grown = grown
 
     def wake(self) -> None:
-        """Report that something was queued."""
         if self._grown is not None:
             self._grown()
 
     flush = wake
 
     def stalled_for(self, now: float) -> float:
-        """Return 0: nothing is read."""
         return 0.0
 
-    def observe_progress(self, now: float) -> None:
-        """Do nothing: nothing is read."""
+    def on_idle(self, *context: object) -> None:
+        """Do nothing: no task runs, and nothing is read."""
 
-    def on_idle(self) -> None:
-        """Do nothing: no task runs."""
-
-    resume = abandon = on_idle
-
-    def stop(self, refused_clients: RefusedClients | None = None) -> None:
-        """Do nothing: nothing is read."""
+    observe_progress = resume = abandon = stop = on_idle
 
 
+@attrs.define(eq=False, repr=False, weakref_slot=False)
 class Link:
     """Moves the frames of one transport. ``run`` reads in the task of its caller and calls synchronous code only.
 
@@ -203,63 +193,36 @@ class Link:
     again.
     """
 
-    __slots__ = (
-        "_at_once",
-        "_broken",
-        "_context",
-        "_drained",
-        "_first",
-        "_leaving",
-        "_lone_read",
-        "_lost",
-        "_nursery",
-        "_outbox",
-        "_owner",
-        "_progress_seen",
-        "_reading",
-        "_reads",
-        "_refused_clients",
-        "_rests",
-        "_sending",
-        "_session",
-        "_stall_since",
-        "_transport",
-        "_unfinished",
-        "_waits_turn",
-        "_writer",
-        "_writes",
-        "_writing",
-        "is_awake",
-        "is_paused",
-    )
+    _transport: Transport
+    _session: Session
+    _owner: LinkOwner
+    _first: Sequence[bytes] = ()
+    _outbox: Outbox = attrs.field(init=False)
+    _reading: trio.CancelScope = attrs.field(init=False, factory=trio.CancelScope)
+    _drained: ParkingLot = attrs.field(init=False, factory=ParkingLot)
+    _nursery: trio.Nursery | None = attrs.field(init=False, default=None)
+    _context: contextvars.Context | None = attrs.field(init=False, default=None)
+    _writer: trio.lowlevel.Task | None = attrs.field(init=False, default=None)
+    _broken: Exception | None = attrs.field(init=False, default=None)
+    _refused_clients: RefusedClients | None = attrs.field(init=False, default=None)
+    _stall_since: float | None = attrs.field(init=False, default=None)
+    _progress_seen: tuple[int, int] = attrs.field(init=False, default=(0, 0))
+    _at_once: int = attrs.field(init=False, default=DIRECT_WRITES)
+    _reads: int = attrs.field(init=False, default=0)
+    _writes: int = attrs.field(init=False, default=0)
+    _leaving: bool = attrs.field(init=False, default=False)
+    _lost: bool = attrs.field(init=False, default=False)
+    _sending: bool = attrs.field(init=False, default=False)
+    _writing: bool = attrs.field(init=False, default=False)
+    _rests: bool = attrs.field(init=False, default=False)
+    _lone_read: bool = attrs.field(init=False, default=False)
+    _waits_turn: bool = attrs.field(init=False, default=False)
+    _unfinished: bool = attrs.field(init=False, default=False)
+    is_awake: bool = attrs.field(init=False, default=False)
+    is_paused: bool = attrs.field(init=False, default=False)
 
-    def __init__(self, transport: Transport, session: Session, owner: LinkOwner, first: Sequence[bytes] = ()) -> None:
-        self._transport = transport
-        self._session = session
-        self._outbox = session.outbox
-        self._owner = owner
-        self._writer: trio.lowlevel.Task | None = None
-        self._leaving = False
-        self._lost = False
-        self._broken: Exception | None = None
-        self._first = first
-        self._reading = trio.CancelScope()
-        self._drained = ParkingLot()
-        self._nursery: trio.Nursery | None = None
-        self._context: contextvars.Context | None = None
-        self._sending = False
-        self.is_awake = False
-        self._writing = False
-        self._rests = False
-        self._writes = 0
-        self._at_once = DIRECT_WRITES
-        self._lone_read = self._waits_turn = False
-        self._unfinished = False
-        self._reads = 0
-        self._progress_seen = (0, 0)
-        self.is_paused = False
-        self._stall_since: float | None = None
-        self._refused_clients: RefusedClients | None = None
+    def __attrs_post_init__(self) -> None:
+        self._outbox = self._session.outbox
 
     def wake(self) -> None:
         """Wake the send task, or start it, after something was put into the outbox."""

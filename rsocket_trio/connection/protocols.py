@@ -55,7 +55,6 @@ def full_name(name: str) -> str:
 
 
 def name_of(protocol: Detected) -> str:
-    """Return the name of a detected dialect."""
     return protocol if isinstance(protocol, str) else protocol.name
 
 
@@ -118,8 +117,23 @@ class RSocketEnd:
 
     @property
     def name(self) -> str:
-        """The dialect's name."""
         return self.dialect.name
+
+    def framing(self, *, first: bool = False) -> Framing:
+        """Return the framing that cuts bytes into frames; that of a server's ``first`` frame is for a SETUP."""
+        # A SETUP may be a little above its own limit, so that its sender hears of the limit and not of a broken frame.
+        first_limit = self.limits.setup_size + MAX_TOKEN_SIZE + 2 if first else None
+        return framing_for(self.dialect, self.limits, first_limit=first_limit)
+
+    def session(self, responder: Responder | None, *, client: bool) -> RSocketSession:
+        return RSocketSession(
+            self.dialect,
+            client=client,
+            limits=self.limits,
+            fragment_size=self.fragment_size,
+            extensions=() if responder is None else responder._extensions,
+            resume=self.resume,
+        )
 
 
 @attrs.frozen
@@ -131,29 +145,13 @@ class RSocketClient(RSocketEnd):
     setup: ClientSetup
     """The SETUP of sessions without resumption."""
 
-    @property
-    def length_on_messages(self) -> bool:
-        """Return whether messages keep the length of byte streams."""
-        return self.dialect.length_on_messages
-
-    def framing(self) -> Framing:
-        """Return the framing that cuts bytes into frames."""
-        return framing_for(self.dialect, self.limits)
-
     def begin(self, now: float) -> tuple[Session, Setup]:
         """Return a session that sends the SETUP, and that SETUP."""
         dialect, responder, terms, setup = self.dialect, self.responder, self.terms, self.setup
         if self.resume is not None:
             terms = attrs.evolve(terms, resume_token=new_token())
             setup = client_setup(dialect, terms)
-        session = RSocketSession(
-            dialect,
-            client=True,
-            limits=self.limits,
-            fragment_size=self.fragment_size,
-            extensions=responder._extensions if responder is not None else (),
-            resume=self.resume,
-        )
+        session = self.session(responder, client=True)
         # Without a responder a lease is of no use, and servers end the connection on a lease that they do not expect.
         grants = responder is not None and responder._lease_handler is None
         encoded = setup.frame, setup.encoded
@@ -175,29 +173,10 @@ class RSocketServer(RSocketEnd):
     def _setup_to_come(self) -> Setup:
         return Setup(dialect=self.dialect.name, metadata_mime=COMPOSITE_METADATA)
 
-    def framing(self, *, first: bool = False) -> Framing:
-        """Return the framing that cuts bytes into frames."""
-        # A SETUP may be a little above its own limit, so that its sender hears of the limit and not of a broken frame.
-        first_limit = self.limits.setup_size + MAX_TOKEN_SIZE + 2 if first else None
-        return framing_for(self.dialect, self.limits, first_limit=first_limit)
-
-    @property
-    def lengths_are_learnt(self) -> bool:
-        """Return whether a client's first message shows if messages keep the length of byte streams."""
-        return self.dialect.lengths_are_learnt
-
     def begin(self, now: float) -> tuple[Session, Setup]:
         """Return a session that waits for the SETUP, and what stands for that."""
-        dialect, limits, responder = self.dialect, self.limits, self.responder
-        session = RSocketSession(
-            dialect,
-            client=False,
-            limits=limits,
-            fragment_size=self.fragment_size,
-            extensions=responder._extensions,
-            resume=self.resume,
-        )
-        session.start_server(grants_leases=responder._lease_handler is not None, own_size=self.own_size)
+        session = self.session(self.responder, client=False)
+        session.start_server(grants_leases=self.responder._lease_handler is not None, own_size=self.own_size)
         return session, self.setup_to_come
 
 
@@ -215,7 +194,6 @@ class StreamuxPeer:
     responder: Responder | None
 
     name = STREAMUX
-    length_on_messages = lengths_are_learnt = False
     resume: ResumeOptions | None = None
 
     def framing(self, *, first: bool = False) -> Framing:

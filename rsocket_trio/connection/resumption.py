@@ -69,6 +69,7 @@ class ResumeFailed(Exception):
         self.error = error
 
 
+@attrs.define(eq=False)
 class ResumeDialer:
     """Dials until a server answers RESUME, with a pause before each try.
 
@@ -76,16 +77,13 @@ class ResumeDialer:
     longest pause, or carried frames of streams.
     """
 
-    def __init__(
-        self, dial: Dial, resume_handshake: ResumeHandshake, framing: Callable[[], Framing], options: ResumeOptions
-    ) -> None:
-        self.options = options
-        self._dial = dial
-        self._resume_handshake = resume_handshake
-        self._framing = framing
-        self._tries = 0
-        self._arrived = -math.inf
-        self._progress = 0
+    _dial: Dial
+    _resume_handshake: ResumeHandshake
+    _framing: Callable[[], Framing]
+    options: ResumeOptions
+    _tries: int = 0
+    _arrived: float = -math.inf
+    _progress: int = 0
 
     @asynccontextmanager
     async def next(self) -> AsyncIterator[ResumedTransport]:

@@ -338,7 +338,7 @@ class Server:
         messages = transport.is_message_based
         if len(self.protocols) == 1:
             (protocol,) = self.protocols.values()
-            if messages and protocol.lengths_are_learnt:
+            if messages and isinstance(protocol, RSocketServer) and protocol.dialect.lengths_are_learnt:
                 data, _ = await transport.peek()
                 if keeps_length(data):
                     transport = with_lengths(transport)

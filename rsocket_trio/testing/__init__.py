@@ -1,11 +1,9 @@
 """For tests of responders and clients: a network that exists in memory, faults by seed, runs that repeat."""
 
 from rsocket_trio.testing.delivery_checker import DeliveryChecker, Verdict
-from rsocket_trio.testing.network import SimulatedListener, SimulatedNetwork
-from rsocket_trio.testing.network_faults import Faults
+from rsocket_trio.testing.network import Faults, SimulatedListener, SimulatedNetwork, SimulatedStream
 from rsocket_trio.testing.pairs import connected_pair
 from rsocket_trio.testing.scheduling import FrameTrace, deterministic_scheduling, simulate
-from rsocket_trio.testing.simulated_connection import SimulatedStream
 
 __all__ = [
     "DeliveryChecker",

@@ -10,9 +10,6 @@ from random import Random
 from typing import Literal, TypeAlias
 
 import attrs
-import trio
-
-from rsocket_trio.testing.scheduling import FrameTrace
 
 Direction: TypeAlias = Literal["up", "down"]
 """``up`` is from the requester to the responder."""
@@ -59,7 +56,6 @@ class _Flow:
     is_complete: bool = False
 
     def next_number(self) -> int:
-        """Return the number of the item that is due."""
         number = self.arrived
         while number in self.failed:
             number += 1
@@ -81,12 +77,9 @@ class DeliveryChecker:
 
     An item holds its stream, direction, number and a checksum as far as its size allows: a small item holds a part, and
     an empty one is known by its place only.
-
-    ``trace`` receives a note of every call, beside the notes of the network; without one no notes are taken.
     """
 
-    def __init__(self, trace: FrameTrace | None = None) -> None:
-        self._trace = trace
+    def __init__(self) -> None:
         self._flows: dict[tuple[str, Direction], _Flow] = {}
         self._starts: Counter[str] = Counter()
         self._open: Counter[str] = Counter()
@@ -103,7 +96,6 @@ class DeliveryChecker:
         number = len(flow.items)
         item = made(stream, direction, number, size)
         flow.items.append((size, zlib.crc32(item)))
-        self._note(flow.name, "offers", number, size)
         return item
 
     def refused(self, stream: str, direction: Direction) -> None:
@@ -111,7 +103,6 @@ class DeliveryChecker:
         flow = self._flow(stream, direction)
         number = len(flow.items) - 1
         flow.failed.add(number)
-        self._note(flow.name, "failed to send", number)
         if number < flow.arrived and number not in flow.late:
             self._wrong["unexpected"].append(f"{flow.describe(number)}, whose send failed")
 
@@ -122,28 +113,24 @@ class DeliveryChecker:
         due = flow.next_number()
         if due < len(flow.items) and flow.items[due] == mark:
             flow.arrived = due + 1
-            self._note(flow.name, "receives", due, *mark)
             return
         numbers = [number for number, offered in enumerate(flow.items) if offered == mark]
         ahead = [number for number in numbers if number > due and number not in flow.failed]
         late = [number for number in numbers if number in flow.late]
         if late:
             flow.late.discard(late[0])
-            self._accuse("reordered", flow.describe(late[0]))
+            self._wrong["reordered"].append(flow.describe(late[0]))
         elif ahead:
             flow.late.update(number for number in range(due, ahead[0]) if number not in flow.failed)
             flow.arrived = ahead[0] + 1
-            self._note(flow.name, "receives", ahead[0], *mark)
         elif numbers and min(numbers) < due and min(numbers) not in flow.failed:
-            self._accuse("duplicated", flow.describe(numbers[0]))
+            self._wrong["duplicated"].append(flow.describe(numbers[0]))
         else:
-            self._accuse("unexpected", f"{flow.name}: {len(item)} bytes, {item[:16].hex()}")
+            self._wrong["unexpected"].append(f"{flow.name}: {len(item)} bytes, {item[:16].hex()}")
 
     def completed(self, stream: str, direction: Direction) -> None:
         """Note that the reader of ``stream`` in this ``direction`` saw its completion: everything must have arrived."""
-        flow = self._flow(stream, direction)
-        flow.is_complete = True
-        self._note(flow.name, "completes")
+        self._flow(stream, direction).is_complete = True
 
     # Handlers and calls
 
@@ -172,30 +159,13 @@ class DeliveryChecker:
     @contextmanager
     def _at_work(self, name: str) -> Iterator[None]:
         self._open[name] += 1
-        self._note(name, "begins")
-        outcome = "ends"
         try:
             yield
-        except BaseException as error:
-            outcome = "is cancelled" if is_cancelled(error) else f"raises {type(error).__name__}"
-            raise
         finally:
             self._open[name] -= 1
-            self._note(name, outcome)
 
     def _flow(self, stream: str, direction: Direction) -> _Flow:
-        flow = self._flows.get((stream, direction))
-        if flow is None:
-            flow = self._flows[stream, direction] = _Flow(f"{stream} {direction}")
-        return flow
-
-    def _accuse(self, what: str, text: str) -> None:
-        self._wrong[what].append(text)
-        self._note(what, text)
-
-    def _note(self, *fact: object) -> None:
-        if self._trace is not None:
-            self._trace.note(*fact)
+        return self._flows.setdefault((stream, direction), _Flow(f"{stream} {direction}"))
 
 
 def made(stream: str, direction: Direction, number: int, size: int) -> bytes:
@@ -207,10 +177,3 @@ def made(stream: str, direction: Direction, number: int, size: int) -> bytes:
         rest += Random(zlib.crc32(rest)).randbytes(min(missing, 64)) * (missing // 64 + 1)
         rest = rest[: size - 4]
     return (zlib.crc32(rest).to_bytes(4, "big") + rest)[:size]
-
-
-def is_cancelled(error: BaseException) -> bool:
-    """Return whether an exception is nothing but Trio's cancellation, be it in groups."""
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(trio.Cancelled)[1] is None
-    return isinstance(error, trio.Cancelled)

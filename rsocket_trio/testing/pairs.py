@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,6 @@ from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.testing.network import SimulatedNetwork
 from rsocket_trio.tools.exception_groups import nursery_beside
 
-DIALECT = "rsocket/1.0"
 LIMITS = Limits()
 
 
@@ -24,7 +24,7 @@ async def connected_pair(
     *,
     client_responder: Responder | None = None,
     network: SimulatedNetwork | None = None,
-    dialect: str = DIALECT,
+    dialect: str = "rsocket/1.0",
     limits: Limits = LIMITS,
     server_limits: Limits | None = None,
     resume: ResumeOptions | None = None,
@@ -41,7 +41,13 @@ async def connected_pair(
     or ``OSError`` if the network does not let the client through. An exception of the block leaves it unchanged.
     """
     network = SimulatedNetwork() if network is None else network
-    served = _Noticing(responder if responder is not None else Responder())
+    noticed, servers = trio.Event(), list[Connection]()
+
+    def let_in(connection: Connection) -> None:
+        servers.append(connection)
+        noticed.set()
+
+    served = _noticing(Responder() if responder is None else responder, let_in)
     terms: dict[str, Any] = {"dialects": [dialect], "limits": server_limits or limits, "grace": 0}
     async with nursery_beside(lambda nursery: nursery.cancel_scope.cancel()) as nursery:
         if resume is None:
@@ -53,45 +59,26 @@ async def connected_pair(
         async with open_connection_over(
             stream, dialect=dialect, responder=client_responder, limits=limits, resume=resume, **options
         ) as client:
-            yield client, await served.server_of(client)
+            client.on_state(lambda status: status == "closed" and noticed.set())
+            if client.status != "closed":
+                await noticed.wait()
+            if not servers:
+                # The server has refused the client: this raises the error that the client got.
+                await client.request_response(b"?")
+            yield client, servers[-1]
 
 
-class _Noticing(Responder):
-    """Another responder that tells when it let a connection in.
+def _noticing(responder: Responder, let_in: Callable[[Connection], object]) -> Responder:
+    """Return a copy of the responder, with the same handlers, that tells which connections it has let in."""
+    inner = responder._specials.get("setup")
 
-    Its handlers are those of ``inner``, also those that are registered later: every attribute that is missing here.
-    """
+    async def ask(setup: Setup, connection: Connection) -> None:
+        if inner is not None:
+            answer = inner.function(setup, connection)
+            if inner.kind is Kind.ASYNC:
+                await answer
+        let_in(connection)
 
-    def __init__(self, inner: Responder) -> None:  # no handlers of its own: those of ``inner`` would be hidden
-        self.noticed = trio.Event()
-        self.connection: Connection | None = None
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def server_of(self, client: Connection) -> Connection:
-        """Return the server's side, once the application there has let the client in."""
-        client.on_state(lambda status: status == "closed" and self.noticed.set())
-        if client.status != "closed":
-            await self.noticed.wait()
-        if self.connection is None:
-            # The server has refused the client: this raises the error that the client got.
-            await client.request_response(b"?")
-        assert self.connection is not None
-        return self.connection
-
-    @property
-    def _setup_handler(self) -> Handler:
-        """Return a handler that asks the other responder, and notes the connection."""
-        inner = self._inner._setup_handler
-
-        async def ask(setup: Setup, connection: Connection) -> None:
-            if inner is not None:
-                answer = inner.function(setup, connection)
-                if inner.kind is Kind.ASYNC:
-                    await answer
-            self.connection = connection
-            self.noticed.set()
-
-        return Handler(ask, Kind.ASYNC)
+    noticing = copy(responder)
+    noticing._specials = {**responder._specials, "setup": Handler(ask, Kind.ASYNC)}
+    return noticing

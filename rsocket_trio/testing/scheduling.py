@@ -90,7 +90,6 @@ def simulate(main: Callable[..., Awaitable[T]], *args: object, seed: int = 0, lo
 
 @contextmanager
 def _repeatable_chance(seed: int) -> Iterator[None]:
-    """Have pauses and tokens drawn from the seed."""
     state, token = random.getstate(), protocols.new_token
     random.seed(seed)
     tokens = Random(seed)

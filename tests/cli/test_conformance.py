@@ -333,7 +333,7 @@ def test_the_commands_of_the_page_work(
 def test_the_page_names_what_a_server_needs_and_every_option() -> None:
     text = page("docs/howto/conformance.md")
 
-    assert all(f"| `{name}` |" in text for name in (*catalogue.NEEDS, *catalogue.OPTIONS, *catalogue.TERMS.asks))
+    assert all(f"| `{name}` |" in text for name in (*catalogue.NEEDS, *catalogue.OPTIONS, *catalogue.TERMS["asks"]))
     named = {option for parameter in conformance.command.params for option in parameter.opts if option[:2] == "--"}
     shared = {"--trust-cert", "--allow-untrusted", "--cert", "--key", "--header"}
     assert {option for option in named - shared if option not in text} == set()

@@ -122,9 +122,9 @@ async def test_debug_shows_a_line_for_each_frame() -> None:
         result = await run("request", served.uri, "-r", "echo", "-d", "a\nb", "--debug")
 
     setup, request, answer = result.stderr.splitlines()
-    assert setup.startswith("-> SETUP, stream 0, major 1, minor 0, keepalive_interval 20, max_lifetime 90, ")
-    assert request == "-> REQUEST_RESPONSE, stream 1, metadata of 9 bytes, 'a\\nb'"
-    assert answer == "<- PAYLOAD, stream 1, metadata of 9 bytes, 'a\\nb', next, complete"
+    assert setup.startswith("-> SETUP stream 0: major 1, minor 0, keepalive interval 20 s, max lifetime 90 s, ")
+    assert request == '-> REQUEST_RESPONSE stream 1: 9 bytes of metadata, data "a\\nb"'
+    assert answer == '<- PAYLOAD stream 1: next, complete, 9 bytes of metadata, data "a\\nb"'
 
 
 class Peer:

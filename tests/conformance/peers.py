@@ -25,7 +25,7 @@ from rsocket_trio import (
     open_connection,
     serve,
 )
-from rsocket_trio.conformance.clients import Start
+from rsocket_trio.conformance.run import Start
 from rsocket_trio.connection.protocols import ALL
 
 OPAQUE = "application/octet-stream"

@@ -15,10 +15,9 @@ import trustme
 
 from rsocket_trio import Connection, Responder, RSocketError, serve
 from rsocket_trio.conformance.catalogue import NEEDS, TESTED_DIALECTS, Case, chosen, read_chapter
-from rsocket_trio.conformance.clients import Listening, run_clients
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult
 from rsocket_trio.conformance.report import failure_lines
-from rsocket_trio.conformance.run import Target, check_server, dial_to, run
+from rsocket_trio.conformance.run import Listening, Target, check_server, dial_to, run, run_clients
 from rsocket_trio.transports.aeron import duty_cycle
 from rsocket_trio.transports.schemes import REGISTRY, parse_uri
 from tests.conformance.peers import options_of, responder_of, serving, starting

@@ -15,9 +15,8 @@ import trio
 from attrs import evolve
 
 from rsocket_trio.conformance.catalogue import NEEDS, Case, chosen
-from rsocket_trio.conformance.clients import Listening, command, run_clients
 from rsocket_trio.conformance.play import CaseOutcome
-from rsocket_trio.conformance.run import lack
+from rsocket_trio.conformance.run import Listening, command, lack, run_clients
 from tests.blocks import ROOT
 from tests.cli.commands import Result, run, started
 from tests.conformance.peers import client, starting

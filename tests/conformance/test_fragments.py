@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rsocket_trio.conformance.catalogue import read_chapter
-from rsocket_trio.conformance.header import MAX_JOINED, NO_HEADERS, Fragments, Torn
+from rsocket_trio.conformance.notation import MAX_JOINED, NO_HEADERS, Fragments, Torn
 
 PLAIN, OLD, OLDEST, DRAFT = "rsocket/1.0", "reactivesocket/0.1", "reactivesocket/0.0", "rsocket/2.0-draft"
 JOINED = {

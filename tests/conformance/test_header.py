@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rsocket_trio.conformance.catalogue import read_chapter
-from rsocket_trio.conformance.header import Headers
+from rsocket_trio.conformance.notation import Headers
 from rsocket_trio.rsocket.dialect import DIALECTS
 
 CASES = {

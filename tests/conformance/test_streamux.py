@@ -20,7 +20,7 @@ EXACT = "01 05 29 65 29"
 def connected(widths: Widths) -> Streamux:
     made = NOTATION.connected()
     assert isinstance(made, Streamux)
-    made.session.widths, made.session.is_agreed = widths, True
+    made.agreed_widths, made.is_agreed = widths, True
     return made
 
 
@@ -116,6 +116,8 @@ WRONG = {
     ),
     "an id in flight": (AGREED + '<? $a "x" ; $b "x"', EXACT + "0510 78 0510 78", False, "although it is in flight"),
     "a chunk behind a refusal": ("> hex 0000000000\nrefused", EXACT + "0510 78", False, "expected nothing after"),
+    "an answer of other data": (AGREED + '> request 1 "abc"\n<= 1 "abc"', EXACT + "0a08 6163 0608 62", False, "came"),
+    "an answer that ends too soon": (AGREED + '> request 1 "abc"\n<= 1 "abc"', EXACT + "0b08 6162", False, "came"),
     "an answer cut off by an empty chunk": (
         AGREED + '> request 1 "abc"\n<= 1 "abc"',
         EXACT + "0a08 6162 0208 0608 63",

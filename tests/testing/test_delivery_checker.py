@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import trio
 
-from rsocket_trio.testing import DeliveryChecker, FrameTrace, Verdict
+from rsocket_trio.testing import DeliveryChecker, Verdict
 
 
 def offered(checker: DeliveryChecker, sizes: list[int]) -> list[bytes]:
@@ -103,17 +102,3 @@ def test_who_works_on_and_who_worked_twice_is_found() -> None:
     with pytest.raises(KeyError), checker.handler("talk"):
         raise KeyError
     assert checker.verdict().restarted == ("handler of talk, 2 times",)
-
-
-async def test_the_trace_tells_what_the_ledger_was_told(autojump_clock: trio.testing.MockClock) -> None:
-    trace = FrameTrace()
-    checker = DeliveryChecker(trace)
-    with trio.move_on_after(1), checker.handler("talk"):
-        checker.received("talk", "down", checker.offer("talk", "down", 50))
-        async with trio.open_nursery():
-            await trio.sleep_forever()
-
-    words = [" ".join(map(str, fact[:2])) for _, fact in trace.facts]
-    assert words == ["handler of talk begins", "talk down offers", "talk down receives", "handler of talk is cancelled"]
-    assert [when for when, _ in trace.facts] == [0, 0, 0, 1]
-    assert str(trace).splitlines()[-1] == "    1.000000  handler of talk is cancelled"

@@ -11,7 +11,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from rsocket_trio.testing import Faults, SimulatedNetwork, SimulatedStream
-from rsocket_trio.testing.network_faults import drawn_size
+from rsocket_trio.testing.network import drawn_size
 from tests.each_row import some
 
 Ends = tuple[SimulatedStream, SimulatedStream]

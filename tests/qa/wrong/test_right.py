@@ -13,13 +13,13 @@ import trio.testing
 from qa.wrong.findings import AT_ONCE, IDLE, cases_of, played_over_lines
 from qa.wrong.right import Manner
 from rsocket_trio.conformance.catalogue import NEEDS, read_chapter
-from rsocket_trio.conformance.play import RESUME, CaseOutcome
+from rsocket_trio.conformance.play import CaseOutcome
 from rsocket_trio.conformance.report import failure_lines
-from rsocket_trio.conformance.run import PATIENCE, Target, WrongServer, check_server, dial_to, run
+from rsocket_trio.conformance.run import PATIENCE, Target, WrongPeer, check_server, dial_to, run
 from tests.conformance import raw
 from tests.each_row import ALL_CASES, each_row
 
-CASES = [case for case in cases_of(("rsocket/1.0", "server")) if not case.heavy and RESUME not in case.options]
+CASES = [case for case in cases_of(("rsocket/1.0", "server")) if not case.heavy and "resume" not in case.options]
 """Positions in a session that is resumed count what a manner changes."""
 PLAIN = [case for case in CASES if not case.options]
 FLOOD = raw.prefixed(raw.request_n(1, 1)) * 100_000
@@ -79,7 +79,7 @@ async def test_a_server_that_speaks_nothing_known_is_told_apart(
     what: str, reason: str, clock: trio.testing.MockClock
 ) -> None:
     async with answering(WORSE[what]) as target:
-        with pytest.raises(WrongServer, match=reason):
+        with pytest.raises(WrongPeer, match=reason):
             await check_server(target, "rsocket/1.0")
 
 
