@@ -17,7 +17,8 @@ from functools import partial
 import attrs
 import trio
 
-from rsocket_trio import Outgoing, Payload, Responder, open_connection, serve
+from rsocket_trio import Outgoing, Payload, Responder, open_connection
+from tests.serving import running_program, running_server
 
 CREDITS = (1, 8, 256)
 ITEMS = 100_000
@@ -64,15 +65,9 @@ class Source:
 async def forwarded(source: Source, scheme: str) -> AsyncIterator[str]:
     """Provide the URI of a forwarder to a source; all speak ``scheme``."""
     address = f"{scheme}://127.0.0.1:0"
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve, source.responder, address, grace=0))
-        command = [*COMMAND, "forward", "--listen", address, "--to", uri, "--log", "error"]
-        forwarder = await nursery.start(partial(trio.run_process, command, stdout=subprocess.PIPE, check=False))
-        line = b""
-        while not line.endswith(b"\n"):
-            line += await forwarder.stdout.receive_some(1) or b"\n"
-        yield line.decode().removeprefix("listening ").strip()
-        nursery.cancel_scope.cancel()
+    command = (*COMMAND, "forward", "--listen", address, "--log", "error", "--to")
+    async with running_server(source.responder, address, grace=0) as uri, running_program(*command, uri) as (_, line):
+        yield line.removeprefix("listening ").strip()
 
 
 async def most_ahead(credit: int, items: int, scheme: str) -> int:

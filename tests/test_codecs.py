@@ -8,7 +8,6 @@ import pickle
 import re
 import subprocess
 import sys
-import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from rsocket_trio.codecs import BYTES, CBOR, JSON, MESSAGEPACK, TEXT, Codec, Dec
 from rsocket_trio.formats import hashed_by_type, type_name
 from rsocket_trio.hostile_data import CBOR_FORM, CHOSEN, LARGE_TABLE, MESSAGEPACK_FORM, keys_of_maps
 from rsocket_trio.services.description import json_schema
+from tests.memory import traced
 
 OBJECTS: list[Codec] = [JSON, MESSAGEPACK, CBOR]
 """The codecs that take objects."""
@@ -465,12 +465,9 @@ def test_a_hundred_thousand_levels_are_refused(codec: Codec, data: bytes, kind: 
 )
 @pytest.mark.parametrize("kind", [Any, list[int], tuple[int, ...]], ids=type_name)
 def test_a_length_that_is_not_there_takes_no_memory(codec: Codec, data: bytes, kind: Any) -> None:
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         assert refusal(codec, data, kind).startswith("$")
-        assert tracemalloc.get_traced_memory()[1] < 2**20
-    finally:
-        tracemalloc.stop()
+        assert memory.peak() < 2**20
 
 
 def test_what_a_peer_sent_is_escaped_in_messages() -> None:

@@ -18,21 +18,15 @@ import os
 import subprocess
 import sys
 
-import pytest
 import trio
 
-class Connection:
-    pass
+from tests.connection.pairs import connected_pair, echo_responder
 
-class Stream:
-    pass
-
-sys.modules["rsocket_trio.connection.connection"] = sys.modules[__name__]
-sys.modules["rsocket_trio.rsocket.stream_table"] = sys.modules[__name__]
 kept = []
 
-def test_tidy():
-    Connection()
+async def test_tidy():
+    async with connected_pair(echo_responder()) as pair:
+        await pair.client.request_response(b"x")
     os.close(os.dup(0))
 
 async def test_tidy_in_trio(nursery, tmp_path):
@@ -43,8 +37,17 @@ async def test_tidy_in_trio(nursery, tmp_path):
 def test_descriptor():
     kept.append(os.dup(0))
 
-def test_object():
-    kept.append(Connection())
+async def test_connection():
+    async with connected_pair() as pair:
+        kept.append(pair.client)
+
+async def test_session():
+    async with connected_pair() as pair:
+        kept.append(pair.client._engine.session)
+
+async def test_stream():
+    async with connected_pair(echo_responder()) as pair, pair.client.request_stream() as items:
+        kept.append(items._stream)
 
 def test_child():
     kept.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
@@ -63,13 +66,13 @@ async def test_generator():
     cycle["itself"] = cycle
     await anext(cycle["numbers"])
 
-def test_failing():
-    connection = Connection()
-    stream = Stream()
-    assert connection is stream
+async def test_failing():
+    async with connected_pair() as pair:
+        assert pair.client is pair.server
 
-def test_behind_the_failing_one():
-    Connection()
+async def test_behind_the_failing_one():
+    async with connected_pair():
+        pass
 
 def teardown_module():
     kept[-1].communicate()
@@ -98,7 +101,9 @@ def test_what_is_left_behind_fails_its_test_and_no_other(tmp_path: Path) -> None
     }
     assert verdicts == {
         "test_descriptor": "ERROR",
-        "test_object": "ERROR",
+        "test_connection": "ERROR",
+        "test_session": "ERROR",
+        "test_stream": "ERROR",
         "test_child": "ERROR",
         "test_system_task": "FAILED",
         "test_generator": "FAILED",

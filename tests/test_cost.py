@@ -29,11 +29,11 @@ from rsocket_trio import (
     Responder,
     open_connection,
     open_connection_over,
-    serve,
     serve_stream,
 )
 from rsocket_trio.mux import reassembly
 from rsocket_trio.testing import simulate
+from tests.serving import running_server
 
 OURS = str(Path(rsocket_trio.__file__).parent)
 WRITTEN = re.compile(r"<attrs generated .* rsocket_trio\.")
@@ -286,13 +286,11 @@ async def counted_connections() -> Counter[str]:
         async with open_connection(uri) as connection:
             await connection.request_response(ITEM)
 
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, responder, "memory://counted")
+    async with running_server(responder, "memory://counted") as uri:
         await ask_once(uri)
         with counting(counts):
             for _ in range(COUNTED_CONNECTIONS):
                 await ask_once(uri)
-        nursery.cancel_scope.cancel()
     return counts
 
 

@@ -7,7 +7,6 @@ import runpy
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,9 @@ from rsocket_trio import (
     Rejected,
     StreamuxOptions,
     open_connection,
-    serve,
 )
 from tests.programs import PATIENCE, Running, program, run_program
+from tests.serving import running_server
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -133,14 +132,10 @@ async def file_server(folder: Path) -> AsyncIterator[Connection]:
     """A connection to the server of the example, which serves this folder."""
     example = runpy.run_path(str(EXAMPLES / "files.py"))
     options = StreamuxOptions(qa=True, encode_error=example["as_answer"])
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(
-            partial(serve, example["file_server"](folder), "tcp://127.0.0.1:0", streamux=options)
-        )
+    async with running_server(example["file_server"](folder), streamux=options) as uri:
         with trio.fail_after(PATIENCE):
             async with open_connection(uri, dialect="streamux/1") as connection:
                 yield connection
-        nursery.cancel_scope.cancel()
 
 
 def names_under(folder: Path) -> list[str]:

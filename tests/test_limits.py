@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
-
 import pytest
 
 from rsocket_trio.limits import ENTRY_OVERHEAD, charged
 from rsocket_trio.mux.outbox import FragmentSource, Outbox, StreamQueue
 from rsocket_trio.mux.retransmission import FrameStore
 from rsocket_trio.payload import Payload
+from tests.memory import traced
 
 
 def frame_of(number: int, size: int = 7) -> bytes:
@@ -18,15 +16,11 @@ def frame_of(number: int, size: int = 7) -> bytes:
 
 
 def test_many_small_frames_take_no_more_memory_than_they_count() -> None:
-    gc.collect()
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         store = FrameStore(1 << 20)
         while store.room > 0:
             store.append(frame_of(store.position))
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        taken = memory.now()
 
     assert taken < 1.1 * store.limit
 
@@ -39,13 +33,9 @@ def test_many_small_frames_take_no_more_memory_than_they_count() -> None:
 def test_an_entry_costs_no_more_than_it_counts_beside_its_bytes(make: object) -> None:
     assert callable(make)
     count = 1000
-    gc.collect()
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         held = [make(number % 256) for number in range(count)]
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        taken = memory.now()
 
     assert len(held) == count
     assert taken / count < ENTRY_OVERHEAD

@@ -185,21 +185,3 @@ def test_a_header_that_http_cannot_say_shows_no_token() -> None:
         open_transport("ws://127.0.0.1:1/", headers={"Authorization": f"Bearer {SECRET}\n"})
 
     assert not shows(str(caught.value))
-
-
-@pytest.mark.parametrize(
-    "credentials",
-    [
-        BearerAuthentication(f"{SECRET}\udcff"),
-        SimpleAuthentication("ann", f"{SECRET}\udcff"),
-        SimpleAuthentication(f"{SECRET}\udcff", ""),
-    ],
-)
-def test_credentials_that_cannot_be_written_are_in_no_error(
-    credentials: BearerAuthentication | SimpleAuthentication,
-) -> None:
-    with pytest.raises(ValueError, match=f"is not Unicode at character {len(SECRET)}") as caught:
-        encode_authentication(credentials)
-
-    assert caught.value.__context__ is None
-    assert not shows(repr(caught.value))

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from tests.conformance.raw import Raw, parsed
+from tests.conformance.raw import Raw, ask, parsed, prefixed, setup
 
 CHUNK = 1 << 16
 
@@ -123,6 +123,14 @@ class Line:
     def _end(self) -> None:
         self.ended = True
         self.ended_at = time.monotonic()
+
+
+def warmed(port: int) -> Line:
+    """A connection whose first request was answered: what that costs is not to count."""
+    line = Line(port)
+    line.send(prefixed(setup(), ask(1, b"warm")))
+    assert line.read_bytes(13), "the first request was not answered"
+    return line
 
 
 def repeated(one: bytes, count: int) -> Iterable[bytes]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from qa.attacks.harness import Sampler, Scene, Size, Victim, expect
-from qa.attacks.line import Line, joined, repeated
+from qa.attacks.line import joined, repeated, warmed
 from qa.processes import MIB
 from tests.conformance import raw
 from tests.conformance.raw import C, F, M, N
@@ -63,10 +63,7 @@ def grown(role: Callable[[Scene, Pieces, int, int], None], pieces: Pieces, size:
     """MiB by which a process grew at its peak, and its seconds of CPU."""
     with Victim() as victim:
         scene = Scene(victim, Size(count=1, growth=0), full=False)
-        warm = Line(victim.ports["tcp"])
-        warm.pour([SETUP, raw.prefixed(raw.ask(1, b"warm"))])
-        expect(warm.read_bytes(13), "the first request was not answered")
-        warm.close()
+        warmed(victim.ports["tcp"]).close()
         before, cpu = victim.resident(), victim.cpu()
         with Sampler(victim) as sampler:
             try:

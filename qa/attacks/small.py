@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from qa.attacks.harness import Missed, Victim, expect
-from qa.attacks.line import Line
+from qa.attacks.line import Line, warmed
 from qa.processes import MIB
 from rsocket_trio import Channel, Limits, open_connection
 from tests.conformance import raw
@@ -56,9 +56,7 @@ def abandoned(size: Load) -> str:
     """Sessions of endless items of one byte, whose clients read all and never say a position, and then go."""
     bound = size.abandoned * (size.store + Limits().outbox_size)  # in full size the default of both
     with Victim({"resume": {"store_bytes": size.store, "sessions_bytes": bound, "session_seconds": 3600}}) as victim:
-        warm = Line(victim.ports["tcp"])
-        warm.send(raw.prefixed(raw.setup(), raw.ask(1, b"warm")))
-        expect(warm.read_bytes(13), "the first request was not answered")
+        warm = warmed(victim.ports["tcp"])
         before, came = victim.resident(), 0
         for number in range(size.abandoned):
             came += abandon(victim.ports["tcp"], b"%d" % number, size.store)
@@ -80,9 +78,7 @@ def long_tokens(size: Load) -> str:
     """Sessions with the longest tokens, whose clients leave without a word."""
     bound, token_size = 2 * MIB, 65_000
     with Victim({"resume": {"sessions_bytes": bound, "session_seconds": 3600}}) as victim:
-        warm = Line(victim.ports["tcp"])
-        warm.send(raw.prefixed(raw.setup(), raw.ask(1, b"warm")))
-        expect(warm.read_bytes(13), "the first request was not answered")
+        warm = warmed(victim.ports["tcp"])
         before = victim.resident()
         for number in range(size.long_tokens):
             line = Line(victim.ports["tcp"])

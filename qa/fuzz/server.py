@@ -13,8 +13,7 @@ import statistics
 import struct
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Final
 
@@ -25,13 +24,14 @@ import trio.lowlevel
 from qa.fuzz.mutation import mutate
 from qa.fuzz.spoken import NAMES, STREAMUX, TEMPERS, some_frame, some_setup
 from qa.processes import MIB, descriptors, resident
-from rsocket_trio import Channel, Limits, Payload, Responder, open_connection, serve
+from rsocket_trio import Channel, Limits, Payload, Responder, open_connection
 from rsocket_trio.mux.framing import Framing24, Framing32
 from rsocket_trio.mux.stream_state import StreamState
 from rsocket_trio.rsocket.stream_table import Stream
 from rsocket_trio.streamux.chunks import HeaderLayout
 from rsocket_trio.streamux.negotiation import Initialize, Terms
 from rsocket_trio.streamux.request_table import Exchange
+from tests.serving import running_server
 from tests.streamux.pairs import ChunkHeader
 
 WIDTH: Final = 8
@@ -240,14 +240,9 @@ async def left_since(before: dict[str, int]) -> list[str]:
     return [f"{now[kind] - count:+} {kind}" for kind, count in before.items() if now[kind] != count]
 
 
-@asynccontextmanager
-async def fortress() -> AsyncIterator[str]:
+def fortress() -> AbstractAsyncContextManager[str]:
     """A server, and its URI."""
-    limits = Limits(setup_timeout=1.0)
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve, patient(), "tcp://127.0.0.1:0", limits=limits, grace=0.1))
-        yield uri
-        nursery.cancel_scope.cancel()
+    return running_server(patient(), limits=Limits(setup_timeout=1.0), grace=0.1)
 
 
 async def rounds(connections: int, seed: str, count: int) -> list[Siege]:

@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import trio
 
-from rsocket_trio import Connection, Responder, open_connection, serve
+from rsocket_trio import Connection, Responder, open_connection
 from rsocket_trio.replay import Element, Log, add_source
 from rsocket_trio.replay.element_metadata import read_placed
 from rsocket_trio.replay.elements import Pack, arrow
+from tests.serving import running_server
 
 ROW = b"a row of twenty-eight bytes."
 ROWS = 4_000_000
@@ -59,11 +60,8 @@ async def served(log: Log) -> AsyncIterator[Connection]:
     """Serve the log over TCP in this process, so that its CPU is that of both sides."""
     responder = Responder()
     add_source(responder, "rows", log)
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, responder, "tcp://127.0.0.1:0")
-        async with open_connection(uri) as client:
-            yield client
-        nursery.cancel_scope.cancel()
+    async with running_server(responder) as uri, open_connection(uri) as client:
+        yield client
 
 
 async def measure(path: Path | None, rows: int) -> dict[str, Figure]:

@@ -26,6 +26,7 @@ from rsocket_trio import (
 from rsocket_trio.capture import Capture
 from rsocket_trio.capture.writers import TableWriter
 from tests.capture.reading import Named, read
+from tests.serving import running_server
 
 PATIENCE = 60.0
 
@@ -66,14 +67,8 @@ def directory(tmp_path: Path) -> Path:
 async def serving(uri: str, **options: Any) -> AsyncIterator[str]:
     """A server for as long as the block, and where it listens."""
     with trio.fail_after(PATIENCE):
-        async with trio.open_nursery() as nursery:
-
-            async def run(task_status: trio.TaskStatus[list[str]]) -> None:
-                await serve(responder(), uri, task_status=task_status, grace=0, **options)
-
-            [bound] = await nursery.start(run)
+        async with running_server(responder(), uri, grace=0, **options) as bound:
             yield bound
-            nursery.cancel_scope.cancel()
 
 
 def streams(directory: Path) -> list[tuple[Any, ...]]:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import trio
 
-from rsocket_trio import Payload, Responder, open_connection, serve
+from rsocket_trio import Payload, Responder, open_connection
 from rsocket_trio.capture.schema import TABLES
 from tests.blocks import page, snippets
 from tests.capture.reading import read
 from tests.each_row import each_row
+from tests.serving import running_server
 
 PAGE = page("docs/howto/capture.md")
 REFERENCE = page("docs/reference/capture.md")
@@ -38,8 +39,7 @@ async def test_the_code_of_the_page_works(tmp_path: Path, monkeypatch: pytest.Mo
 
     printed: list[object] = []
     with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            [uri] = await nursery.start(serve, responder, "tcp://127.0.0.1:0")
+        async with running_server(responder) as uri:
             names: dict[str, Any] = {"uri": uri, "open_connection": open_connection, "trio": trio}
             names["print"] = lambda *words: printed.append(words)
             for block in snippets(PAGE):
@@ -47,7 +47,6 @@ async def test_the_code_of_the_page_works(tmp_path: Path, monkeypatch: pytest.Mo
                 result = eval(code, names)
                 if result is not None:
                     await result
-            nursery.cancel_scope.cancel()
 
     assert printed == [(0, None)]
     for directory in "capture", "shared":

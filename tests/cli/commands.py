@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from typing import Any
 import attrs
 import trio
 
-from rsocket_trio import Channel, Payload, Responder, Setup, current_connection, serve
+from rsocket_trio import Channel, Payload, Responder, Setup, current_connection
 from rsocket_trio.metadata import COMPOSITE_METADATA, decode_composite
 from tests.programs import PATIENCE, Result, Running, program, run_program
+from tests.serving import running_server
 
 __all__ = [
     "COMMAND",
@@ -75,13 +75,9 @@ async def serving(uri: str = LISTEN, **options: Any) -> AsyncIterator[Served]:
         yield served
 
 
-@asynccontextmanager
-async def hosting(responder: Responder, uri: str = LISTEN, **options: Any) -> AsyncIterator[str]:
+def hosting(responder: Responder, uri: str = LISTEN, **options: Any) -> AbstractAsyncContextManager[str]:
     """Serve a responder for as long as the block, and yield its URI."""
-    async with trio.open_nursery() as nursery:
-        [bound] = await nursery.start(partial(serve, responder, [uri], grace=0, **options))
-        yield bound
-        nursery.cancel_scope.cancel()
+    return running_server(responder, uri, grace=0, **options)
 
 
 def responder_for(served: Served) -> Responder:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
-import trio
 
-from rsocket_trio import Payload, RejectedSetup, Responder, open_connection, serve
+from rsocket_trio import Payload, RejectedSetup, Responder, open_connection
 from rsocket_trio.cli.exit_codes import MISUSED
 from tests.cli.commands import run, started
+from tests.serving import running_server
 
 responder = Responder()
 
@@ -32,14 +31,12 @@ async def numbers(request: Payload) -> AsyncIterator[bytes]:
 @asynccontextmanager
 async def forwarding(*listen: str, behind: str, more: tuple[str, ...] = ()) -> AsyncIterator[list[str]]:
     """Provide the URIs of a forwarder to a server at ``behind``, which ends with SIGINT."""
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve, responder, behind, grace=0))
+    async with running_server(responder, behind, grace=0) as uri:
         words = [word for address in listen for word in ("--listen", address)]
         async with started("forward", "--to", uri, *words, *more) as process:
             yield [(await process.line()).removeprefix("listening ").strip() for _ in listen]
             process.process.send_signal(signal.SIGINT)
             assert await process.process.wait() == 0
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import trio.testing
 from rsocket_trio import (
     Backoff,
     Channel,
+    Connection,
     Payload,
     ReconnectingClient,
     Responder,
@@ -151,39 +152,39 @@ def busy_responder(asked: list[bytes]) -> Responder:
     return responder
 
 
-async def request(client: ReconnectingClient) -> None:
+async def request(client: ReconnectingClient | Connection) -> None:
     await client.request_response(b"long")
 
 
-async def next_item(client: ReconnectingClient) -> None:
+async def next_item(client: ReconnectingClient | Connection) -> None:
     async with client.request_stream(b"stream") as items:
         async for _ in items:
             pass
 
 
-async def _channel(client: ReconnectingClient) -> None:
+async def _channel(client: ReconnectingClient | Connection) -> None:
     async with client.request_channel(b"channel") as channel:
         await anext(channel)
 
 
-async def _ping(client: ReconnectingClient) -> None:
+async def _ping(client: ReconnectingClient | Connection) -> None:
     await client.ping()
 
 
-async def _forget(client: ReconnectingClient) -> None:
+async def _forget(client: ReconnectingClient | Connection) -> None:
     await client.fire_and_forget(b"note")
 
 
-async def _push(client: ReconnectingClient) -> None:
+async def _push(client: ReconnectingClient | Connection) -> None:
     await client.metadata_push(b"push")
 
 
-async def _subscription(client: ReconnectingClient) -> None:
+async def _subscription(client: ReconnectingClient | Connection) -> None:
     async with client.request_subscription(b"subscription"):
         pass
 
 
-CALLS: dict[str, Callable[[ReconnectingClient], Awaitable[None]]] = {
+CALLS: dict[str, Callable[[ReconnectingClient | Connection], Awaitable[None]]] = {
     "request": request,
     "stream": next_item,
     "channel": _channel,

@@ -28,6 +28,7 @@ from rsocket_trio import (
     LocalProtocolError,
     Payload,
     PayloadLike,
+    ReconnectingClient,
     Rejected,
     RejectedSetup,
     Responder,
@@ -43,7 +44,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.transports.error_text import NO_FRAME
 from rsocket_trio.transports.memory import listen_memory
-from tests.client.reconnecting import URI, Told
+from tests.client.reconnecting import CALLS, URI, Told
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, echo_responder, settle
 from tests.rows import Rows
@@ -66,49 +67,6 @@ async def test_a_deadline_around_a_request_sends_cancel_once(autojump_clock: Moc
         assert (await pair.client.request_response(b"on")).data == b"on"
 
     assert pair.client_said.names == ["REQUEST_RESPONSE", "CANCEL", "REQUEST_RESPONSE"]
-
-
-async def test_a_stream_left_with_its_deadline_expired_sends_cancel_once(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    ended: list[str] = []
-
-    @responder.request_stream
-    async def slow(request: Payload) -> AsyncIterator[bytes]:
-        yield b"first"
-        try:
-            await trio.sleep_forever()
-        finally:
-            ended.append("handler")
-
-    async with connected_pair(responder) as pair:
-        with trio.move_on_after(2) as scope:
-            async with pair.client.request_stream() as items:
-                async for item in items:
-                    assert item.data == b"first"
-        assert scope.cancelled_caught
-        await settle()
-        assert ended == ["handler"]
-
-    assert pair.client_said.names == ["REQUEST_STREAM", "CANCEL"]
-
-
-async def test_a_request_cancelled_while_it_is_unsent_leaves_no_trace(autojump_clock: MockClock) -> None:
-    async with connected_pair(echo_responder()) as pair:
-        pair.client_wire.hold()
-        async with trio.open_nursery() as nursery:
-            # One write is on its way; the second request waits behind it.
-            nursery.start_soon(pair.client.request_response, b"first")
-            await settle()
-            with trio.move_on_after(1):
-                await pair.client.request_response(b"second")
-            with trio.move_on_after(1):
-                async with pair.client.request_stream() as items:
-                    items.request_n(5)
-                    await trio.sleep_forever()
-            pair.client_wire.release()
-        assert (await pair.client.request_response(b"third")).data == b"third"
-
-    assert pair.client_said.names == ["REQUEST_RESPONSE", "REQUEST_RESPONSE"]
 
 
 @pytest.mark.parametrize(
@@ -276,25 +234,6 @@ async def test_a_body_that_only_sleeps_is_not_cancelled_and_leaving_does_not_rai
     assert "closed the transport" in caplog.text
 
 
-async def test_what_was_forgotten_is_not_lost_by_leaving_at_once(autojump_clock: MockClock) -> None:
-    responder = Responder()
-    got: list[bytes] = []
-
-    @responder.fire_and_forget
-    async def note(request: Payload) -> None:
-        await trio.sleep(0.5)
-        got.append(request.data)
-
-    async with connected_pair(responder) as pair:
-        for number in range(100):
-            await pair.client.fire_and_forget(b"%d" % number)
-        await pair.client.fire_and_forget(bytes(300_000))
-
-    assert len(got) == 101
-    assert max(map(len, got)) == 300_000
-    assert pair.server_said.names == []  # nothing is ever answered
-
-
 async def test_a_peer_that_does_not_read_delays_leaving_by_two_seconds_at_most(autojump_clock: MockClock) -> None:
     async with raw.client(raw.RS10) as (connection, _):
         await connection.fire_and_forget(bytes(1_000_000))
@@ -322,8 +261,9 @@ async def test_a_stream_is_opened_once_and_used_inside_of_its_block(autojump_clo
             await anext(stream)
         async with stream:
             await anext(stream)
-        with pytest.raises(LocalProtocolError, match="left"):
-            await anext(stream)
+        for read in (stream.__anext__, stream.receive_batch):
+            with pytest.raises(LocalProtocolError, match="left"):
+                await read()
         with pytest.raises(LocalProtocolError, match="once only"):
             await stream.__aenter__()
 
@@ -367,7 +307,13 @@ async def test_a_refusal_raises_in_every_waiting_and_later_call(
 # What waits when the connection is lost
 
 
-WAITS = ("request", "next item", "send", "ping", "lease", "channel item")
+async def _send(connection: ReconnectingClient | Connection) -> None:
+    async with connection.request_channel() as channel:
+        await channel.send(b"no credit was granted")
+
+
+WAITS = {name: CALLS[name] for name in ("request", "stream", "channel", "ping")}
+WAITS |= {"send": _send, "lease": CALLS["request"]}
 
 
 @pytest.mark.parametrize("wait", WAITS)
@@ -377,7 +323,7 @@ async def test_a_lost_connection_reaches_whoever_waits(wait: str, autojump_clock
 
         async def waiter() -> None:
             try:
-                await CALLS[wait](connection)
+                await WAITS[wait](connection)
             except RSocketError as error:
                 caught.append(error)
 
@@ -390,39 +336,6 @@ async def test_a_lost_connection_reaches_whoever_waits(wait: str, autojump_clock
 
     assert [type(error) for error in caught] == [ConnectionLost] * 2
     assert caught[0] is not caught[1]
-
-
-async def _next_item(connection: Connection) -> None:
-    async with connection.request_stream() as items:
-        await anext(items)
-
-
-async def _send(connection: Connection) -> None:
-    async with connection.request_channel() as channel:
-        await channel.send(b"no credit was granted")
-
-
-async def _channel_item(connection: Connection) -> None:
-    async with connection.request_channel() as channel:
-        await anext(channel)
-
-
-async def _request(connection: Connection) -> None:
-    await connection.request_response()
-
-
-async def _ping(connection: Connection) -> None:
-    await connection.ping()
-
-
-CALLS = {
-    "request": _request,
-    "next item": _next_item,
-    "send": _send,
-    "ping": _ping,
-    "lease": _request,
-    "channel item": _channel_item,
-}
 
 
 async def test_a_lost_connection_cancels_handlers(autojump_clock: MockClock) -> None:

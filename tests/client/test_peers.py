@@ -19,9 +19,9 @@ from rsocket_trio import (
     connect_forever,
     open_connection,
     open_connection_over,
-    serve,
 )
 from rsocket_trio.transports.memory import memory_pair
+from tests.serving import running_server
 
 OLD = ["java-0.2.2", "java-0.5.2", "js-3", "js-1", "go-2016", "python-2017"]
 """The names of those that speak 0.1."""
@@ -237,8 +237,7 @@ async def test_one_port_with_all_defaults_serves_clients_of_every_kind(uri: str)
             await channel.send(item)
 
     with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            (uri,) = await nursery.start(serve, responder, uri)
+        async with running_server(responder, uri) as uri:
             for name in [*NAMES, None]:
                 async with open_connection(uri, peer=name) as connection:
                     assert (await connection.request_response(bytes(200_000))).data == bytes(200_000)
@@ -251,4 +250,3 @@ async def test_one_port_with_all_defaults_serves_clients_of_every_kind(uri: str)
                         assert [item.data async for item in channel] == [b"1", b"2"]
             async with connect_forever(uri, peer="js-3") as client:
                 assert (await client.request_response(b"x")).data == b"x"
-            nursery.cancel_scope.cancel()

@@ -7,7 +7,7 @@ from typing import Any
 
 from rsocket_trio.conformance.catalogue import read_chapter
 from rsocket_trio.conformance.notation import Argument, Notation
-from tests.conformance.raw import APPLICATION_ERROR, OPAQUE, Log, Raw, Wire, u32
+from tests.conformance.raw import APPLICATION_ERROR, OPAQUE, Raw, Wire, u32
 
 INVALID_SETUP = "INVALID_SETUP"
 
@@ -90,10 +90,3 @@ class OldWire(Wire):
 
 RS00, RS01 = OldWire("reactivesocket/0.0"), OldWire("reactivesocket/0.1")
 OLD = (RS00, RS01)
-
-
-class OldLog(Log):
-    """The same responder, of whose requests the data are noted."""
-
-    def noted(self, interaction: str, request: Any) -> tuple[object, ...]:
-        return interaction, request.data

@@ -23,10 +23,10 @@ from rsocket_trio import (
     RSocketError,
     StreamuxOptions,
     open_connection,
-    serve,
 )
 from rsocket_trio.conformance.run import Start
 from rsocket_trio.connection.protocols import ALL
+from tests.serving import running_server
 
 OPAQUE = "application/octet-stream"
 LEASE = Lease(3, 2)
@@ -133,11 +133,9 @@ async def serving(
     """Serve a dialect with these interactions and options for as long as the block. Yield the URI."""
     ours, options = responder_of(dialect, abilities), options_of(dialect, "server", abilities)
     dialects = ALL if "dialects" in abilities else [dialect]
-    serves = partial(serve, ours, uri, dialects=dialects, ssl_context=ssl_context, **options, **more)
-    async with trio.open_nursery() as nursery:
-        [bound] = await nursery.start(serves)
+    more |= {"dialects": dialects, "ssl_context": ssl_context}
+    async with running_server(ours, uri, **options, **more) as bound:
         yield bound
-        nursery.cancel_scope.cancel()
 
 
 async def client(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import attrs
 import trio
 import trio.testing
 
-from rsocket_trio import Connection, Responder, ResumeOptions, open_connection_over, serve
+from rsocket_trio import Connection, Responder, ResumeOptions, open_connection_over
 from tests.conformance.raw import (
     KEEPALIVE,
     OPAQUE,
@@ -29,6 +28,7 @@ from tests.conformance.raw import (
     payload,
     u64,
 )
+from tests.serving import running_server
 
 TOKEN = b"a token of ours"
 OPTIONS = ResumeOptions(jitter=0)
@@ -111,10 +111,8 @@ async def server(
     """A server that resumes sessions."""
     harbour = Harbour()
     more = {"dialects": [wire.name], "resume": options, **more}
-    async with trio.open_nursery() as nursery:
-        await nursery.start(partial(serve, responder, [harbour], **more))
+    async with running_server(responder, harbour, **more):
         yield harbour
-        nursery.cancel_scope.cancel()
 
 
 async def begin(harbour: Harbour, wire: Wire, token: bytes = TOKEN, **fields: Any) -> RawPeer:

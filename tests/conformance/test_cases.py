@@ -24,6 +24,7 @@ from tests.conformance.peers import options_of, responder_of, serving, starting
 from tests.each_row import ALL_CASES, some
 from tests.missing import missing_aeron, require
 from tests.rows import Rows, shows
+from tests.serving import running_server
 
 CASES = [case for dialect in TESTED_DIALECTS for case in read_chapter(dialect).cases]
 PATIENCE = 60.0
@@ -217,10 +218,8 @@ async def test_a_server_passes_the_cases_that_need_no_more_than_it_has(
     responder = Responder()
     if abilities:
         responder.request_response(lambda request: request)
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve, responder, "tcp://127.0.0.1:0", dialects=[dialect]))
+    async with running_server(responder, dialects=[dialect]) as uri:
         results = await run(some(chosen(dialect, role="server"), 20), Target(dial_to(uri), abilities, 60, 64))
-        nursery.cancel_scope.cancel()
 
     broken = [result for result in results if result.outcome in (CaseOutcome.FAIL, CaseOutcome.DEVIATION)]
     assert [failure_lines(result) for result in broken] == []

@@ -20,6 +20,7 @@ from rsocket_trio.conformance.run import Listening, command, lack, run_clients
 from tests.blocks import ROOT
 from tests.cli.commands import Result, run, started
 from tests.conformance.peers import client, starting
+from tests.serving import until
 
 CLIENT = ["--", sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); "]
 OURS = [*CLIENT[:-1], CLIENT[-1] + "from tests.conformance.peers import main; main()"]
@@ -171,11 +172,6 @@ async def test_a_signal_ends_the_client_with_the_tester(number: int, code: int, 
             running.process.send_signal(number)
             assert (await running.end())[0] == code
         await until(lambda: not any(map(is_running, written(pid))))
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110  # nothing tells of files and processes
-        await trio.sleep(0.01)
 
 
 def written(path: Path) -> list[int]:

@@ -23,20 +23,11 @@ from rsocket_trio import (
     serve,
     serve_stream,
 )
-from tests.connection.pairs import connected_pair
+from tests.connection.pairs import connected_pair, echo_responder
 from tests.each_row import each_row
+from tests.serving import running_server
 
 NOWHERE = "memory://nobody-listens-here"
-
-
-def echo() -> Responder:
-    responder = Responder()
-
-    @responder.request_response
-    def answer(request: Payload) -> Payload:
-        return request
-
-    return responder
 
 
 @each_row(
@@ -80,18 +71,16 @@ SHORT = {
 async def test_a_dialect_has_a_short_name_wherever_one_is_given(short: str) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(serve_stream, echo(), theirs, dialects=[short]))
+        nursery.start_soon(partial(serve_stream, echo_responder(), theirs, dialects=[short]))
         async with open_connection_over(ours, dialect=short) as connection:
             assert (await connection.request_response(b"here")).data == b"here"
             assert connection.dialect == SHORT[short]
-    async with trio.open_nursery() as nursery:
-        await nursery.start(partial(serve, echo(), "memory://short", dialects=short))
+    async with running_server(echo_responder(), "memory://short", dialects=short):
         async with open_connection("memory://short", dialect=short) as connection:
             assert (await connection.request_response(b"here")).data == b"here"
         async with connect_forever("memory://short", dialect=short) as client:
             assert (await client.request_response(b"here")).data == b"here"
             assert (await client.connected()).dialect == SHORT[short]
-        nursery.cancel_scope.cancel()
 
 
 async def test_an_unknown_dialect_is_told_both_kinds_of_names() -> None:
@@ -100,27 +89,25 @@ async def test_an_unknown_dialect_is_told_both_kinds_of_names() -> None:
         async with open_connection(NOWHERE, dialect="1"):
             raise AssertionError("nothing was dialled")
     with pytest.raises(ValueError, match=known):
-        await serve(echo(), NOWHERE, dialects=["1.0", "1"])
+        await serve(echo_responder(), NOWHERE, dialects=["1.0", "1"])
 
 
 @each_row("said", [{"X-One": "1", "X-Two": "2"}, [("X-One", "1"), ("X-Two", "2")]], ids=["map", "pairs"])
 async def test_headers_are_a_mapping_or_pairs(said: Any) -> None:
     heard: list[tuple[str | None, str | None]] = []
-    responder = echo()
+    responder = echo_responder()
 
     @responder.setup
     def hear(setup: Setup, connection: Any) -> None:
         heard.append((setup.header("x-one"), setup.header("x-two")))
 
-    async with trio.open_nursery() as nursery:
-        (uri,) = await nursery.start(serve, responder, "ws://127.0.0.1:0")
+    async with running_server(responder, "ws://127.0.0.1:0") as uri:
         async with open_connection(uri, headers=said) as connection:
             await connection.request_response()
         async with connect_forever(uri, headers=said) as client:
             await client.request_response()
         async with connect_forever(uri, headers=lambda: said) as client:
             await client.request_response()
-        nursery.cancel_scope.cancel()
     assert heard == [("1", "2")] * 3
 
 
@@ -158,7 +145,7 @@ async def test_a_server_takes_whatever_mime_type_a_client_says() -> None:
     setup = "00001c 00000000 0400 0001 0000 00004e20 00015f90 04 75746638 04 75746638"
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_stream, echo(), theirs)
+        nursery.start_soon(serve_stream, echo_responder(), theirs)
         await ours.send_all(bytes.fromhex(setup) + bytes.fromhex("000008 00000001 1000 6869"))
         assert bytes(await ours.receive_some()) == bytes.fromhex("000008 00000001 2860 6869")
         await ours.aclose()

@@ -42,6 +42,7 @@ from rsocket_trio.testing import connected_pair as simulated_pair
 from tests.connection.pairs import connected_pair, settle, silent
 from tests.connection.resuming import OPTIONS, Network
 from tests.each_row import each_row
+from tests.serving import running_server
 
 
 @pytest.fixture
@@ -112,14 +113,12 @@ async def test_a_second_and_different_failure_of_a_handler_has_its_traceback_too
 async def test_the_connections_of_a_server_share_their_log_and_its_end_tells_the_rest(
     logged: Logged, autojump_clock: MockClock
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, failing(), "memory://shared")
+    async with running_server(failing(), "memory://shared"):
         for _ in range(5):
             async with open_connection("memory://shared") as connection:
                 await ask(connection, b"key", times=2)
         assert len(logged.tracebacks) == 1
         assert logged.lines == []
-        nursery.cancel_scope.cancel()
     (line,) = logged.lines
     assert line.startswith("failed again, 9 times: ")
 

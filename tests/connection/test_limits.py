@@ -220,17 +220,6 @@ async def test_a_setup_that_is_not_whole_in_time_is_closed(autojump_clock: MockC
         assert trio.current_time() - started == pytest.approx(10)
 
 
-async def test_half_a_frame_is_no_sign_of_life(autojump_clock: MockClock) -> None:
-    async with raw.bare_server(raw.RS10, Responder()) as peer:
-        await peer.send(raw.setup(lifetime=3000))
-        for byte in (b"\x00", b"\x00", b"\x09"):
-            await trio.sleep(0.9)
-            await peer.send_bytes(byte)
-        await peer.expect_silence(0.29)
-        with trio.fail_after(0.02):
-            await peer.expect_failure(raw.CONNECTION_ERROR)
-
-
 def test_an_interval_above_the_lifetime_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^Keepalive: an interval of 10 s is above the max_lifetime of 2.5 s$"):
         Keepalive(interval=10, max_lifetime=2.5)

@@ -26,8 +26,9 @@ from rsocket_trio import (
 from rsocket_trio.connection.link import CLOSE_TIMEOUT, DIRECT_WRITES
 from tests.conformance import raw
 from tests.conformance.raw import CONNECTION_ERROR, RS10, F, Wire, ask, both, channel, complete, error, settle, stream
-from tests.connection.pairs import Recorded, connected_pair
+from tests.connection.pairs import Recorded, connected_pair, echo_responder
 from tests.each_row import each_row
+from tests.serving import running_server
 
 
 async def test_what_one_tick_queues_leaves_in_one_write(autojump_clock: MockClock) -> None:
@@ -121,22 +122,6 @@ async def test_what_the_peer_said_before_a_write_failed_is_still_read(autojump_c
                 await connection.request_response()
 
 
-async def test_a_peer_that_floods_with_keepalives_and_does_not_read_is_not_read_from(
-    autojump_clock: MockClock,
-) -> None:
-    async with connected_pair() as pair:
-        pair.server_wire.hold()
-        session = pair.server._engine.session
-        for _ in range(200):
-            await pair.client_wire._stream.send_all(raw.prefixed(raw.keepalive(bytes(60_000))))
-            await settle()
-        assert session.outbox.reply_size <= 1024 * 1024 + 2 * 65536
-        assert session.is_congested
-        pair.server_wire.release()
-        await settle()
-        assert pair.server_said.count(raw.KEEPALIVE) == 200
-
-
 async def test_what_waits_is_counted_and_is_read_by_the_answer_of_a_ping_behind_it(autojump_clock: MockClock) -> None:
     responder = Responder()
     got: list[int] = []
@@ -164,17 +149,6 @@ async def listening() -> AsyncIterator[tuple[str, trio.SocketListener]]:
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener:
         yield f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}", listener
-
-
-def echoing() -> Responder:
-    """A responder whose handler takes a task."""
-    responder = Responder()
-
-    @responder.request_response
-    async def echo(request: Payload) -> Payload:
-        return request
-
-    return responder
 
 
 @each_row("and_then_forget", [False, True])
@@ -206,35 +180,32 @@ async def test_who_was_answered_last_leaves_at_once_and_who_said_more_waits_unti
 
 
 async def test_the_first_answers_of_a_connection_need_no_send_task() -> None:
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve, echoing(), "tcp://127.0.0.1:0"))
-        async with await trio.open_tcp_stream("127.0.0.1", int(uri.rpartition(":")[2])) as stream:
-            peer = raw.RawPeer(stream)
-            await peer.send(raw.setup())
-            tasks = []
-            for first in range(1, 4 * DIRECT_WRITES, 4):
-                asked = (first, first + 2)
-                await peer.send(*(raw.ask(stream_id, b"x") for stream_id in asked))
-                await peer.expect_in_any_order(*(raw.payload(each, b"x", raw.N | raw.C) for each in asked))
-                await wait_all_tasks_blocked()
-                tasks.append(trio.lowlevel.current_statistics().tasks_living)
-            assert tasks == [tasks[0]] * (DIRECT_WRITES // 2) + [tasks[0] + 1] * (DIRECT_WRITES // 2)
-        nursery.cancel_scope.cancel()
+    async with (
+        running_server(echo_responder()) as uri,
+        await trio.open_tcp_stream("127.0.0.1", int(uri.rpartition(":")[2])) as stream,
+    ):
+        peer = raw.RawPeer(stream)
+        await peer.send(raw.setup())
+        tasks = []
+        for first in range(1, 4 * DIRECT_WRITES, 4):
+            asked = (first, first + 2)
+            await peer.send(*(raw.ask(stream_id, b"x") for stream_id in asked))
+            await peer.expect_in_any_order(*(raw.payload(each, b"x", raw.N | raw.C) for each in asked))
+            await wait_all_tasks_blocked()
+            tasks.append(trio.lowlevel.current_statistics().tasks_living)
+        assert tasks == [tasks[0]] * (DIRECT_WRITES // 2) + [tasks[0] + 1] * (DIRECT_WRITES // 2)
 
 
 async def test_where_both_sides_take_turns_no_send_task_is_needed() -> None:
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve, echoing(), "tcp://127.0.0.1:0"))
-        async with open_connection(uri) as connection:
-            for _ in range(2):  # the task of the first is kept for no other
-                await connection.request_response(b"?")
-            await wait_all_tasks_blocked()
-            tasks = trio.lowlevel.current_statistics().tasks_living
-            for _ in range(3 * DIRECT_WRITES):
-                await connection.request_response(b"?")
-            await wait_all_tasks_blocked()
-            assert trio.lowlevel.current_statistics().tasks_living == tasks
-        nursery.cancel_scope.cancel()
+    async with running_server(echo_responder()) as uri, open_connection(uri) as connection:
+        for _ in range(2):  # the task of the first is kept for no other
+            await connection.request_response(b"?")
+        await wait_all_tasks_blocked()
+        tasks = trio.lowlevel.current_statistics().tasks_living
+        for _ in range(3 * DIRECT_WRITES):
+            await connection.request_response(b"?")
+        await wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().tasks_living == tasks
 
 
 async def test_a_peer_that_resets_before_the_first_write_is_told_of() -> None:

@@ -21,12 +21,12 @@ from rsocket_trio import (
     Responder,
     Setup,
     current_connection,
-    serve,
 )
 from tests.conformance.peers import responder
 from tests.conformance.scripted import at_client, at_server
 from tests.connection.pairs import connected_pair, settle
 from tests.each_row import each_row
+from tests.serving import running_server
 
 clause = pytest.mark.clause
 RS00, RS01, RS02 = "reactivesocket/0.0", "reactivesocket/0.1", "reactivesocket/0.2"
@@ -460,14 +460,12 @@ async def test_a_client_keeps_the_length_by_name(autojump_clock: object) -> None
 
 
 async def test_noise_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with trio.open_nursery() as nursery:
-        (uri,) = await nursery.start(serve, responder(), ["tcp://127.0.0.1:0"])
+    async with running_server(responder()) as uri:
         for number in range(5):
             stream = await trio.open_tcp_stream("127.0.0.1", int(uri.rpartition(":")[2]))
             await stream.send_all(b"noise of %d bytes" % number)
             assert await stream.receive_some() == b""
             await stream.aclose()
-        nursery.cancel_scope.cancel()
     warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     assert len(warnings) == 1
     assert b"noise of 0".hex() in warnings[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -36,66 +35,10 @@ from rsocket_trio import (
 from rsocket_trio.rsocket.extensions.payloads import Resumable
 from rsocket_trio.transports.backlog import QUIET_TIME
 from tests.connection.resuming import CLIENTS, DIALECTS, OPTIONS, SERVERS, Book, Network, each, numbers, pair, settle
-from tests.each_row import ALL_CASES, each_row
+from tests.each_row import each_row
+from tests.serving import running_server
 
 # Everything goes on
-
-
-@pytest.mark.clause("RSX-RES-08")
-@each
-@each_row("seed", range(12 if ALL_CASES else 4))
-async def test_nothing_is_lost_and_nothing_comes_twice_wherever_links_break(
-    autojump_clock: object, dialect: str, seed: int
-) -> None:
-    rng = random.Random(seed)
-    book = Book()
-    # The first link has to get the SETUP across, and its answer.
-    network = Network([rng.randrange(200, 600), *(rng.randrange(1, 400) for _ in range(40))])
-    sent = [b"note %d" % number for number in range(30)]
-    results: dict[str, list[bytes]] = {}
-    async with pair(book.responder, dialect, network=network, fragment_size=64) as both, trio.open_nursery() as nursery:
-
-        async def stream(name: str) -> None:
-            async with both.client.request_stream(b"60", initial_request_n=rng.choice((1, 3, 50))) as items:
-                results[name] = [item.data async for item in items]
-
-        async def channel(name: str) -> None:
-            results[name] = []
-            async with both.client.request_channel(initial_request_n=4) as talk, trio.open_nursery() as inner:
-
-                async def say() -> None:
-                    for number in range(40):
-                        await talk.send(b"%d" % number)
-                    await talk.send_eof()
-
-                inner.start_soon(say)
-                async for item in talk:
-                    results[name].append(item.data)
-
-        async def ask(number: int) -> None:
-            data = bytes([number]) * rng.randrange(1, 300)
-            results[f"answer {number}"] = [data, (await both.client.request_response(data)).data]
-
-        async def tell() -> None:
-            for one in sent:
-                await both.client.fire_and_forget(one)
-                await trio.sleep(rng.random())
-
-        for number in range(3):
-            nursery.start_soon(stream, f"stream {number}")
-            nursery.start_soon(channel, f"channel {number}")
-        for number in range(10):
-            nursery.start_soon(ask, number)
-        nursery.start_soon(tell)
-    assert len(network.links) > 10
-    for name, got in results.items():
-        if name.startswith("answer"):
-            assert got[0] == got[1]
-        else:
-            assert got == numbers(60 if name.startswith("stream") else 40), name
-    assert len(results) == 16
-    notes = [one for one in book.seen if isinstance(one, bytes) and one.startswith(b"note")]
-    assert sorted(notes) == sorted(sent)
 
 
 @each
@@ -384,8 +327,7 @@ async def test_dialects_without_resumption_say_so(dialect: str) -> None:
 
 async def test_a_server_of_many_dialects_resumes_where_it_can(autojump_clock: object) -> None:
     network = Network()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(partial(serve, Book().responder, [network], resume=OPTIONS))
+    async with running_server(Book().responder, network, resume=OPTIONS):
         for dialect in DIALECTS:
             async with open_connection_over(network.connect, dialect=dialect, resume=OPTIONS) as client:
                 assert (await client.request_response(b"x")).data == b"x"
@@ -395,7 +337,6 @@ async def test_a_server_of_many_dialects_resumes_where_it_can(autojump_clock: ob
             async with open_connection_over(network.connect, dialect=dialect) as client:
                 assert (await client.request_response(b"x")).data == b"x"
                 assert not client.can_resume
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_fragment_has_to_fit_into_the_store() -> None:
@@ -410,8 +351,7 @@ async def test_a_fragment_has_to_fit_into_the_store() -> None:
 @each
 async def test_a_server_without_resumption_refuses(autojump_clock: object, dialect: str) -> None:
     network = Network()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(partial(serve, Responder(), [network], dialects=[dialect]))
+    async with running_server(Responder(), network, dialects=[dialect]):
         with pytest.raises(RSocketError) as caught:
             async with open_connection_over(network.connect, dialect=dialect, resume=OPTIONS) as client:
                 await client.request_response(b"x")
@@ -419,7 +359,6 @@ async def test_a_server_without_resumption_refuses(autojump_clock: object, diale
         if dialect != "rsocket/2.0-draft":
             assert type(caught.value) is RejectedSetup
         del caught
-        nursery.cancel_scope.cancel()
 
 
 # An end
@@ -614,21 +553,19 @@ async def test_links_may_be_opened_by_a_context_manager_with_tasks_of_its_own(au
                 nursery.cancel_scope.cancel()
 
     book = Book()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(partial(serve, resume=OPTIONS), book.responder, [network])
-        async with (
-            open_connection_over(opened, resume=OPTIONS) as client,
-            client.request_stream(b"50", initial_request_n=8) as items,
-        ):
-            got = []
-            async for item in items:
-                got.append(item.data)
-                if len(got) % 20 == 0:
-                    await network.cut(down=True)
-                    await trio.sleep(1)
-                    network.down = False
-                assert open_now <= 2  # the first one is open for as long as the block
-        nursery.cancel_scope.cancel()
+    async with (
+        running_server(book.responder, network, resume=OPTIONS),
+        open_connection_over(opened, resume=OPTIONS) as client,
+        client.request_stream(b"50", initial_request_n=8) as items,
+    ):
+        got = []
+        async for item in items:
+            got.append(item.data)
+            if len(got) % 20 == 0:
+                await network.cut(down=True)
+                await trio.sleep(1)
+                network.down = False
+            assert open_now <= 2  # the first one is open for as long as the block
 
     assert got == numbers(50)
     assert len(network.links) > 2

@@ -32,17 +32,16 @@ from rsocket_trio import (
     Unsupported,
     open_connection,
     open_connection_over,
-    serve,
     serve_stream,
 )
 from rsocket_trio.errors import StreamError
 from rsocket_trio.rsocket.frames import ExtensionEntry
-from rsocket_trio.streamux.chunks import HeaderLayout
 from rsocket_trio.streamux.negotiation import Terms
 from rsocket_trio.streamux_magic import SIZE
 from tests.connection.pairs import settle
 from tests.connection.streamux_pairs import STREAMUX, Pair, echoing, streamux_pair, widths
 from tests.each_row import each_row
+from tests.serving import running_server
 from tests.streamux.pairs import Chunk, chunks_in
 
 clause = pytest.mark.clause
@@ -160,38 +159,6 @@ async def test_a_quick_init_that_is_not_allowed_fails_in_calls_that_wait(autojum
 # Which handler
 
 
-@each_row(
-    ("requests", "answers"),
-    [
-        ("auto", [b"whole 3", b"whole 100", b"chunks 2"]),
-        ("whole", [b"whole 3", b"whole 100", b"whole 6"]),
-        ("chunks", [b"chunks 1", b"chunks 7", b"chunks 2"]),
-    ],
-)
-async def test_the_options_choose_between_two_handlers(
-    requests: Any, answers: list[bytes], autojump_clock: MockClock
-) -> None:
-    responder = Responder()
-
-    @responder.request_response
-    def whole(request: Payload) -> bytes:
-        return b"whole %d" % len(request.data)
-
-    @responder.request_channel
-    async def chunks(channel: Channel) -> None:
-        await channel.send(b"chunks %d" % len([item async for item in channel]))
-
-    async with streamux_pair(responder, server=widths(4, 4, qa=True, requests=requests)) as pair:
-        client = pair.client
-        got = [(await client.request_response(b"abc")).data, (await client.request_response(bytes(100))).data]
-        async with client.request_channel(b"abc") as channel:
-            await channel.send(b"def")
-            await channel.send_eof()
-            got.append((await anext(channel)).data)
-
-    assert got == answers
-
-
 # What is refused before anything is sent
 
 
@@ -241,6 +208,7 @@ async def item(connection: Connection) -> None:
         (lambda c: c.send_extension(0x100, b"x"), "extension frames"),
         (lambda c: c.send_entries([ExtensionEntry("ours")]), "extension entries"),
         (lambda c: opened(lambda: c.request_stream(b"x")), "request_stream"),
+        (lambda c: opened(lambda: c.request_subscription(b"x")), "request_subscription"),
         (pushed, "metadata"),
         (item, "metadata"),
     ],
@@ -304,31 +272,20 @@ async def test_the_same_over_every_transport(scheme: str, options: StreamuxOptio
     }[scheme]
     data = b"abc" * 50_000
     with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            [uri] = await nursery.start(partial(serve, echoing(), [address]))
-            async with open_connection(uri, dialect=STREAMUX, streamux=options) as connection:
-                await ask(connection)
-                await send(connection)
-                await ping(connection)
-                assert (await connection.request_response(data)).data == data.upper()
-                with trio.move_on_after(0.0):
-                    await connection.request_response(b"given up")
-                await ask(connection)
-            nursery.cancel_scope.cancel()
+        async with (
+            running_server(echoing(), address) as uri,
+            open_connection(uri, dialect=STREAMUX, streamux=options) as connection,
+        ):
+            await ask(connection)
+            await send(connection)
+            await ping(connection)
+            assert (await connection.request_response(data)).data == data.upper()
+            with trio.move_on_after(0.0):
+                await connection.request_response(b"given up")
+            await ask(connection)
 
 
 # Whole messages
-
-
-@each_row("size", [1, 65534, 65535, 65536, 1_000_000])
-async def test_a_message_of_any_size_arrives_whole_both_ways(size: int, autojump_clock: MockClock) -> None:
-    data = bytes(range(97, 123)) * (size // 26 + 1)
-    async with streamux_pair(echoing()) as pair:
-        answer = await pair.client.request_response(data[:size])
-
-    assert answer == Payload(data[:size].upper())
-    assert max(len(chunk.payload) for chunk in pair.client_said) <= 65535
-    assert sum(chunk.termination for chunk in pair.client_said) == 1
 
 
 # Channels
@@ -743,51 +700,3 @@ async def test_a_refused_client_sees_the_connection_close(autojump_clock: MockCl
             await pair.server.request_response(b"q")
 
     assert pair.server_said == []
-
-
-# FaultLog of the peer
-
-
-def raw_chunk(pair: Pair, chunk: Chunk) -> bytes:
-    bits = 2 * chunk.response + chunk.termination
-    return HeaderLayout(pair.terms).pack(chunk.request_id, len(chunk.payload), bits) + chunk.payload
-
-
-@clause("SMX-SPU-03")
-@each_row("spurious", ["end", "report"])
-async def test_what_nothing_explains_ends_the_connection_or_is_counted(
-    spurious: str, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with streamux_pair(echoing(), server=widths(4, qa=True, spurious=spurious)) as pair:
-        # In one write: behind the first one the server may have closed already.
-        await pair.client_wire._stream.send_all(3 * raw_chunk(pair, Chunk(3, b"what?", response=True)))
-        await settle()
-        assert pair.server.faults.peer_faults == (1 if spurious == "end" else 3)
-        if spurious == "end":
-            with pytest.raises(ConnectionLost):
-                await pair.client.request_response(b"q")
-        else:
-            assert (await pair.client.request_response(b"q")).data == b"Q"
-
-    assert caplog.text.count("response to request id 3, which is not in flight") == 1
-
-
-@clause("SMX-SPU-05")
-async def test_the_end_inside_of_an_answer_is_told_to_who_waits(autojump_clock: MockClock) -> None:
-    async with streamux_pair(failing()) as pair, trio.open_nursery() as nursery:
-        errors: list[Exception] = []
-
-        async def ask() -> None:
-            errors.extend(await raised_by(lambda: pair.client.request_response(b"wait")))
-
-        nursery.start_soon(ask)
-        await settle()
-        (asked,) = pair.client_said
-        whole = raw_chunk(pair, Chunk(asked.request_id, b"answer", response=True, termination=True))
-        await pair.server_wire._stream.send_all(whole[:-2])
-        await settle()
-        await trio.aclose_forcefully(pair.server_wire._stream)
-
-    (error,) = errors
-    assert type(error) is ConnectionLost
-    assert f"inside a chunk of request id {asked.request_id}: 4 of 6 bytes came" in str(error)

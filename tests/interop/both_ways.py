@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
 import attrs
 import trio
 
-from rsocket_trio import Responder, open_connection, serve
+from rsocket_trio import Responder, open_connection
 from tests.interop.ours import OurClient, our_responder
 from tests.interop.peers import Kind, Result, TransportName, client_peer, server_peer
+from tests.serving import running_server
 
 FRAGMENT_SIZE = 65_536
 PATIENCE = 60.0
@@ -62,19 +62,12 @@ async def asking(setting: Setting, *, fragment: int | None = None) -> AsyncItera
             yield client
 
 
-@asynccontextmanager
-async def serving(
+def serving(
     transport: TransportName, responder: Responder | None = None, *, fragment_size: int = FRAGMENT_SIZE, **options: Any
-) -> AsyncIterator[str]:
+) -> AbstractAsyncContextManager[str]:
     """Our own server, for as long as the block: its URI. It speaks every dialect, as servers do by default."""
     responder = responder if responder is not None else our_responder()
-    async with trio.open_nursery() as nursery:
-        start = partial(
-            serve, responder, [f"{transport}://127.0.0.1:0"], fragment_size=fragment_size, grace=1, **options
-        )
-        (uri,) = await nursery.start(start)
-        yield uri
-        nursery.cancel_scope.cancel()
+    return running_server(responder, f"{transport}://127.0.0.1:0", fragment_size=fragment_size, grace=1, **options)
 
 
 async def told(asker: Asker, route: str, data: bytes = b"") -> Any:

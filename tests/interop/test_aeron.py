@@ -11,9 +11,10 @@ from tempfile import mkdtemp
 import pytest
 import trio
 
-from rsocket_trio import Connection, open_connection, serve
+from rsocket_trio import Connection, open_connection
 from tests.interop.peers import ROOT
 from tests.missing import missing_aeron, require
+from tests.serving import running_server
 from tests.transports.aeron.echo_server import responder
 
 JAR = ROOT / "build/aeron/aeron-all.jar"
@@ -81,11 +82,8 @@ async def test_a_driver_in_java_carries_connections(
 ) -> None:
     process, directory = java_driver
     await driven(directory)
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, responder, [f"aeron:{channel}{directory}"])
-        async with open_connection(uri) as connection:
-            await every_interaction(connection)
-        nursery.cancel_scope.cancel()
+    async with running_server(responder, f"aeron:{channel}{directory}") as uri, open_connection(uri) as connection:
+        await every_interaction(connection)
 
     assert process.poll() is None
     assert directory.is_dir(), "the directory is the driver's, and stays"

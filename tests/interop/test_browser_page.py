@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import trio
 
-from rsocket_trio import serve
 from tests.blocks import blocks, definitions, opening, page
 from tests.interop.peers import missing_for
 from tests.missing import require
+from tests.serving import running_server
 
 PAGE = page("docs/howto/browser.md")
 MODULES = Path(__file__).parent / "node_modules"
@@ -34,12 +34,10 @@ async def test_the_client_of_the_page_talks_to_its_server(tmp_path: Path) -> Non
     (tmp_path / "node_modules").symlink_to(MODULES)
 
     with trio.fail_after(PATIENCE):
-        async with trio.open_nursery() as nursery:
-            [uri] = await nursery.start(serve, names["responder"], "ws://127.0.0.1:0/rsocket")
+        async with running_server(names["responder"], "ws://127.0.0.1:0/rsocket") as uri:
             (tmp_path / "client.mjs").write_text(client.replace("ws://127.0.0.1:7878/rsocket", uri))
             command = ["node", "--experimental-websocket", "--no-warnings", "client.mjs"]
             run = partial(trio.run_process, cwd=tmp_path, stdin=subprocess.DEVNULL, check=False)
             done = await run(command, capture_stdout=True, capture_stderr=True)
-            nursery.cancel_scope.cancel()
 
     assert (done.stdout.decode(), done.stderr.decode()) == ("hello, Ada\n0\n1\n2\n", "")

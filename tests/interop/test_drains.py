@@ -21,6 +21,7 @@ from tests.interop.orders import Tick, orders_responder, ticks_of
 from tests.interop.orders_peers import OrdersKind, running
 from tests.interop.peers import ROOT, require_peer
 from tests.missing import require
+from tests.serving import running_program
 
 GO: Final = next(library for library in UNDER_JAVA if library.name == "go")
 
@@ -123,32 +124,19 @@ async def test_a_foreign_peer_bears_both_signs_and_goes_on(kind: str, tmp_path: 
 async def its_server_goes_on(start: list[str]) -> None:
     """A server of this program goes on with a stream whose client drains."""
     environment = os.environ | ENVIRONMENT | {"RSOCKET_WITH": ""}
-    process = await trio.lowlevel.open_process(
-        start, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    assert process.stdout is not None
-    try:
-        line = b""
-        with trio.fail_after(PATIENCE):
-            while not line.endswith(b"\n"):
-                line += bytes(await process.stdout.receive_some(1))
-        uri = line.decode().strip().removeprefix("listening ")
-        async with (
-            open_connection(uri, metadata_mime="application/octet-stream") as connection,
-            trio.open_nursery() as nursery,
-            connection.request_stream(b"100", initial_request_n=2) as items,
-        ):
-            await anext(items)
-            nursery.start_soon(partial(connection.drain, grace=PATIENCE))
-            await trio.testing.wait_all_tasks_blocked()
-            await connection.ping()
-            assert connection.status == "draining"
-            assert len([item async for item in items]) == 99
-    finally:
-        with trio.CancelScope(shield=True):
-            process.kill()
-            await process.wait()
-            await process.stdout.aclose()
+    silent = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    async with (
+        running_program(*start, env=environment, **silent) as (_, line),
+        open_connection(line.removeprefix("listening "), metadata_mime="application/octet-stream") as connection,
+        trio.open_nursery() as nursery,
+        connection.request_stream(b"100", initial_request_n=2) as items,
+    ):
+        await anext(items)
+        nursery.start_soon(partial(connection.drain, grace=PATIENCE))
+        await trio.testing.wait_all_tasks_blocked()
+        await connection.ping()
+        assert connection.status == "draining"
+        assert len([item async for item in items]) == 99
 
 
 @pytest.mark.parametrize("orders", ["spring"])

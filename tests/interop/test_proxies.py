@@ -20,6 +20,7 @@ from tests.interop.ours import OurClient, Seen, our_responder
 from tests.interop.peers import Kind, client_peer, pattern
 from tests.interop.proxies import CLEAR, PAGE, PROGRAMS, Program, Proxy, in_front_of, require_program
 from tests.missing import require
+from tests.serving import until
 
 PATIENCE = 60.0
 RESUME = ResumeOptions(session_seconds=20, first_delay=0.02, longest_delay=0.1)
@@ -194,9 +195,3 @@ async def answered(command: str, proxy: Proxy) -> str:
     words = [word.replace(f":{CLEAR}/", f":{proxy.clear}/") for word in shlex.split(command)]
     done = await trio.run_process(words, capture_stdout=True, check=False)
     return done.stdout.decode().rstrip("\n")
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds that another process has to do."""
-    while not holds():  # noqa: ASYNC110
-        await trio.sleep(0.01)

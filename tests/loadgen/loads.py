@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from rsocket_trio.loadgen.load_task import Part, perform
 from rsocket_trio.loadgen.plan import Plan
 from rsocket_trio.loadgen.spark_load import Address, wait_for_stop
 from rsocket_trio.loadgen.summary import Row, Summary, summarize
+from tests.serving import running_server
 
 URI = "memory://load"
 
@@ -46,13 +47,9 @@ async def load(**terms: Any) -> Summary:
     return summary_of(wanted, await rows_of(wanted))
 
 
-@asynccontextmanager
-async def served(responder: Responder) -> AsyncIterator[None]:
+def served(responder: Responder) -> AbstractAsyncContextManager[str]:
     """A server for as long as the block."""
-    async with trio.open_nursery() as nursery:
-        await nursery.start(partial(serve, responder, [URI], grace=0))
-        yield
-        nursery.cancel_scope.cancel()
+    return running_server(responder, URI, grace=0)
 
 
 def usual() -> Responder:

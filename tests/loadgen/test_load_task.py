@@ -5,7 +5,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +14,12 @@ import trio
 import trio.testing
 import trustme
 
-from rsocket_trio import Invalid, Payload, Responder, open_connection, serve
+from rsocket_trio import Invalid, Payload, Responder, open_connection
 from rsocket_trio.loadgen.load_task import STOPPING, Part, perform
 from rsocket_trio.loadgen.spark_load import Address, serve_stop
 from tests.each_row import each_row
 from tests.loadgen.loads import plan, rows_of, served, summary_of, usual
+from tests.serving import running_server
 
 PATIENCE = 60.0
 
@@ -65,11 +65,9 @@ async def test_a_server_is_trusted_by_the_certificates_of_a_file(trusts: bool, t
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     ca.issue_cert("localhost").configure_cert(context)
     with trio.fail_after(PATIENCE):
-        async with trio.open_nursery() as nursery:
-            [uri] = await nursery.start(partial(serve, usual(), ["tls://localhost:0"], ssl_context=context, grace=0))
+        async with running_server(usual(), "tls://localhost:0", ssl_context=context, grace=0) as uri:
             trust = str(tmp_path / "ca.pem") if trusts else None
             rows = await rows_of(plan(uri=uri, route="echo", seconds=0.2, rate=50, trust=trust))
-            nursery.cancel_scope.cancel()
 
     found = {measure: name for _, measure, name, _, _ in rows}
     assert ("ok" in found) is trusts

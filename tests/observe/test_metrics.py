@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from rsocket_trio import ApplicationError, Connection, Payload, Rejected, Respon
 from tests.cli.commands import PATIENCE, app_served
 from tests.connection.pairs import settle
 from tests.missing import missing_module, require
+from tests.serving import running_server
 
 require(missing_module("prometheus_client"))
 
@@ -167,14 +167,14 @@ async def test_metrics_and_records_are_the_same_over_every_transport(
     scheme: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched = Watched()
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve, watched.responder, f"{scheme}://127.0.0.1:0", grace=0))
-        async with open_connection(uri, around=[watched.metrics]) as client:
-            await client.request_response("0", route="echo")
-            with pytest.raises(ApplicationError):
-                await client.request_response(route="bug")
-            assert watched.number("rsocket_connections") == 2  # both ends are watched
-        nursery.cancel_scope.cancel()
+    async with (
+        running_server(watched.responder, f"{scheme}://127.0.0.1:0", grace=0) as uri,
+        open_connection(uri, around=[watched.metrics]) as client,
+    ):
+        await client.request_response("0", route="echo")
+        with pytest.raises(ApplicationError):
+            await client.request_response(route="bug")
+        assert watched.number("rsocket_connections") == 2  # both ends are watched
 
     for side in ("server", "client"):
         assert watched.number("rsocket_requests_total", **ECHO, side=side, outcome="completed") == 1
@@ -212,11 +212,8 @@ async def test_what_raises_when_it_hears_of_a_connection_costs_nobody_anything(
     async def echo(request: Payload) -> Payload:
         return request
 
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, responder, URI)
-        async with open_connection(URI) as client:
-            assert (await client.request_response(b"x")).data == b"x"
-        nursery.cancel_scope.cancel()
+    async with running_server(responder, URI), open_connection(URI) as client:
+        assert (await client.request_response(b"x")).data == b"x"
     failed = [record.getMessage() for record in caplog.records]
     assert [text.split(" failed;")[0].rpartition(" ")[2] for text in failed] == ["connected", "ended"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-import trio
 from trio.testing import MockClock
 
-from rsocket_trio import ApplicationError, Payload, Responder, observe, open_connection, serve
+from rsocket_trio import ApplicationError, Payload, Responder, observe, open_connection
 from tests.missing import missing_module, require
+from tests.serving import running_server
 
 require(missing_module("opentelemetry.sdk"))
 
@@ -44,18 +44,15 @@ async def spans_of(calls: str) -> list[ReadableSpan]:
         for number in range(3):
             yield b"%d" % number
 
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, responder, URI)
-        async with open_connection(URI, around=[spans]) as client:
-            if calls == "stream":
-                async with client.request_stream(route="numbers") as items:
-                    assert len([item async for item in items]) == 3
-            elif calls == "fail":
-                with pytest.raises(ApplicationError):
-                    await client.request_response(route="fail")
-            else:
-                await client.request_response(route="orders.7")
-        nursery.cancel_scope.cancel()
+    async with running_server(responder, URI), open_connection(URI, around=[spans]) as client:
+        if calls == "stream":
+            async with client.request_stream(route="numbers") as items:
+                assert len([item async for item in items]) == 3
+        elif calls == "fail":
+            with pytest.raises(ApplicationError):
+                await client.request_response(route="fail")
+        else:
+            await client.request_response(route="orders.7")
     return list(exporter.get_finished_spans())
 
 

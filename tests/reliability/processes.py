@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager
 
 import trio
+
+from tests.blocks import ROOT
+from tests.serving import running_program
 
 SERVER = """
 import trio
@@ -34,22 +34,6 @@ trio.run(main)
 """
 
 
-@asynccontextmanager
-async def server_process() -> AsyncIterator[tuple[str, trio.Process]]:
-    """A server of ours in a process of its own: its URI, and the process."""
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
-    )
-    assert process.stdout is not None
-    try:
-        line = b""
-        while not line.endswith(b"\n"):
-            chunk = await process.stdout.receive_some()
-            assert chunk, "the server did not start"
-            line += bytes(chunk)
-        yield line.decode().strip(), process
-    finally:
-        with trio.CancelScope(shield=True):
-            process.kill()
-            await process.wait()
-            await process.stdout.aclose()
+def server_process() -> AbstractAsyncContextManager[tuple[trio.Process, str]]:
+    """A server of ours in a process of its own: the process, and its URI."""
+    return running_program(sys.executable, "-c", SERVER, cwd=ROOT)

@@ -28,7 +28,6 @@ from rsocket_trio import (
     current_connection,
     open_connection,
     open_connection_over,
-    serve,
     serve_stream,
 )
 from tests.client.reconnecting import EXACT, URI, service
@@ -37,6 +36,7 @@ from tests.connection.pairs import Pair, connected_pair, settle
 from tests.connection.streamux_pairs import streamux_pair
 from tests.each_row import ALL_CASES
 from tests.reliability.cancelling import MOST_STEPS, STRIDE, CancelAtStep, cancelled_once, nothing_is_open
+from tests.serving import running_server
 
 Scenario = Callable[[CancelAtStep], Awaitable[None]]
 LARGE = bytes(3000)
@@ -343,8 +343,7 @@ async def connecting_for_ever(cancelling: CancelAtStep) -> None:
 
 async def opening_what_resumes(cancelling: CancelAtStep) -> None:
     network = resuming.Network([300, 200])
-    async with trio.open_nursery() as nursery:
-        await nursery.start(partial(serve, resume=resuming.OPTIONS, grace=0), responder(), [network])
+    async with running_server(responder(), network, resume=resuming.OPTIONS, grace=0):
 
         async def open_and_ask() -> None:
             async with open_connection_over(network.connect, resume=resuming.OPTIONS) as connection:
@@ -353,7 +352,6 @@ async def opening_what_resumes(cancelling: CancelAtStep) -> None:
 
         await cancelling.run(open_and_ask)
         await open_and_ask()
-        nursery.cancel_scope.cancel()
 
 
 async def serving(cancelling: CancelAtStep) -> None:

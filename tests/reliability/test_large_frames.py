@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import attrs
 import pytest
 import trio
@@ -16,6 +14,7 @@ from rsocket_trio.rsocket.dialect import DIALECTS
 from rsocket_trio.rsocket.frames import ErrorFrame
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
+from tests.memory import traced
 
 MIB = 1024 * 1024
 READ = 65536
@@ -24,16 +23,12 @@ READ = 65536
 @pytest.mark.parametrize("size", [3 * SMALL, 3 * MIB, 16 * MIB - 1])
 def test_nobody_holds_much_more_than_was_sent(size: int) -> None:
     framing, chunk = Framing24(), bytes(READ)
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
+    with traced() as memory:
         framing.feed(size.to_bytes(3, "big"))
         for sent in range(READ, size, READ):
             framing.feed(chunk)
-            held = tracemalloc.get_traced_memory()[0] - before
+            held = memory.now()
             assert held <= AHEAD * sent + 2 * READ
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", DIALECTS)

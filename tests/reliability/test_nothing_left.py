@@ -1,82 +1,17 @@
-"""Nothing is left: no payload of a stream that ended, no cycle on the hot paths, and the checker finds what is."""
+"""Nothing is left: no payload of a stream that ended and no cycle on the hot paths."""
 
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import Channel, Connection, Payload, Rejected, Responder, open_connection, serve
+from rsocket_trio import Channel, Connection, Payload, Rejected, Responder, open_connection
 from tests.connection.pairs import connected_pair, settle
-
-ROOT = Path(__file__).parents[2]
-
-LEAKS = """
-import os
-import trio
-from rsocket_trio import Responder
-from tests.connection.pairs import connected_pair
-
-kept = []
-
-def echoing():
-    responder = Responder()
-
-    @responder.request_response
-    async def echo(request):
-        return request
-
-    return responder
-
-async def test_tidy(autojump_clock):
-    async with connected_pair(echoing()) as pair:
-        await pair.client.request_response(b"x")
-
-async def test_connection(autojump_clock):
-    async with connected_pair(echoing()) as pair:
-        kept.append(pair.client)
-
-async def test_session(autojump_clock):
-    async with connected_pair(echoing()) as pair:
-        kept.append(pair.client._engine.session)
-
-async def test_stream(autojump_clock):
-    async with connected_pair(echoing()) as pair:
-        async with pair.client.request_stream() as items:
-            kept.append(items._stream)
-
-async def test_descriptor():
-    kept.append(os.dup(0))
-
-async def test_task(autojump_clock):
-    trio.lowlevel.spawn_system_task(trio.sleep_forever)
-"""
-
-
-def test_the_checker_fails_whoever_leaves_a_connection_a_session_a_stream_a_task_or_a_descriptor(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text("utf-8"), "utf-8")
-    (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\nfilterwarnings = error\n", "utf-8")
-    (tmp_path / "test_leaks.py").write_text(LEAKS, "utf-8")
-
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "PATH": ""},
-    )
-
-    failed = {line.split("::")[1].split(" ")[0] for line in run.stdout.splitlines() if line.startswith(("FAI", "ERR"))}
-    assert failed == {"test_connection", "test_session", "test_stream", "test_task", "test_descriptor"}, run.stdout
+from tests.serving import running_server
 
 
 def busy() -> Responder:
@@ -183,8 +118,7 @@ async def test_a_stream_that_ended_keeps_no_payload_alive(call: object, autojump
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 async def test_a_connection_that_is_over_leaves_no_cycles(call: object) -> None:
     assert callable(call)
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, busy(), "tcp://127.0.0.1:0")
+    async with running_server(busy()) as uri:
 
         async def connect() -> None:
             async with open_connection(uri) as connection:
@@ -201,7 +135,6 @@ async def test_a_connection_that_is_over_leaves_no_cycles(call: object) -> None:
         finally:
             gc.enable()
         assert found < 10
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)

@@ -8,19 +8,10 @@ from trio.testing import MockClock
 
 from rsocket_trio import ConnectionLost, Keepalive, Responder
 from tests.conformance import raw
-from tests.connection.pairs import connected_pair, settle
 from tests.reliability.timed import CALLS, SILENCE, stop_a_server
 
 LIFETIME = 1.5
 CLIENTS = 200
-
-
-async def test_a_silent_client_is_told_at_exactly_its_lifetime(autojump_clock: MockClock) -> None:
-    async with raw.bare_server(raw.RS10, Responder()) as peer:
-        await peer.send(raw.setup(lifetime=1500))
-        started = trio.current_time()
-        assert b"no frame came for 1.5 s" in await peer.expect_error(0, raw.CONNECTION_ERROR)
-        assert trio.current_time() - started == pytest.approx(LIFETIME)
 
 
 async def test_any_frame_is_life_and_bytes_are_not(autojump_clock: MockClock) -> None:
@@ -52,15 +43,6 @@ async def test_a_silent_server_fails_every_waiting_call_at_exactly_the_lifetime(
                 async with connection.request_channel() as channel:
                     await (anext(channel) if wait == "item" else channel.send(b"x"))
         assert trio.current_time() - started == pytest.approx(LIFETIME)
-
-
-async def test_the_client_beats_once_an_interval_and_two_live_sides_live_on(autojump_clock: MockClock) -> None:
-    async with connected_pair(keepalive=Keepalive(interval=20, max_lifetime=90)) as pair:
-        await trio.sleep(1000.5)
-        assert (pair.client.status, pair.server.status) == ("open", "open")
-        assert pair.client_said.count(raw.KEEPALIVE) == 50
-        assert pair.server_said.count(raw.KEEPALIVE) == 50
-        await settle()
 
 
 async def test_a_server_that_was_stopped_fails_every_waiting_call() -> None:

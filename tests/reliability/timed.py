@@ -47,7 +47,7 @@ async def kill_a_server(wait: float) -> list[float]:
                     pass
         raised.append(time.monotonic() - killed)
 
-    async with server_process() as (uri, process), open_connection(uri) as connection:
+    async with server_process() as (process, uri), open_connection(uri) as connection:
         with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
                 for number in range(CALLS):
@@ -61,7 +61,7 @@ async def kill_a_server(wait: float) -> list[float]:
 async def stop_a_server() -> list[float]:
     """Stop a server, which answers nothing then. Return the seconds after which each waiting call raised."""
     failed: list[float] = []
-    async with server_process() as (uri, process):
+    async with server_process() as (process, uri):
         async with open_connection(uri, keepalive=Keepalive(interval=0.3, max_lifetime=SILENCE)) as connection:
             await connection.ping()
             process.send_signal(signal.SIGSTOP)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -213,12 +213,7 @@ async def test_a_later_epoch_drops_what_lower_ones_have_staged_for_the_batch(led
         # Attempts of one epoch, such as those of speculation, stand beside each other.
         await stage(ledger, "beside", [b"new"], batch=3, epoch=second)
 
-        for late in (
-            partial(ledger.begin, "sink", "late", 0, batch=3, epoch=first),
-            partial(ledger.commit, "sink", 3, {"killed": 10}, epoch=first),
-        ):
-            with pytest.raises(NotStaged, match=f"is written by epoch {second}, which was planned after this one"):
-                await late()
+        await late(ledger, 3, first, f"is written by epoch {second}", {"killed": 10})
         with pytest.raises(NotStaged, match="which was planned after this one"):
             await unfinished.seal()
         await ledger.discard(unfinished)
@@ -229,17 +224,22 @@ async def test_a_later_epoch_drops_what_lower_ones_have_staged_for_the_batch(led
         assert "other-batch" not in ledger.staged
 
 
+async def late(ledger: Ledger, batch: int, epoch: int, why: str, attempts: Mapping[str, int] | None = None) -> None:
+    """A batch can be neither staged nor committed with this epoch, for another that was planned after it."""
+    for call in (
+        partial(ledger.begin, "sink", "late", 0, batch=batch, epoch=epoch),
+        partial(ledger.commit, "sink", batch, attempts or {}, epoch=epoch),
+    ):
+        with pytest.raises(NotStaged, match=f"{why}, which was planned after this one"):
+            await call()
+
+
 async def test_a_lower_epoch_is_late_also_when_the_sink_has_gone_on(ledger: Ledger) -> None:
     async with ledger.log:
         first, second = await ledger.epoch("sink"), await ledger.epoch("sink")
         await ledger.commit("sink", 5, {}, epoch=second)
         await ledger.commit("sink", 6, {}, epoch=second)
-        for late in (
-            partial(ledger.begin, "sink", "late", 0, batch=5, epoch=first),
-            partial(ledger.commit, "sink", 5, {}, epoch=first),
-        ):
-            with pytest.raises(NotStaged, match=f"was committed by epoch {second}, which was planned after this one"):
-                await late()
+        await late(ledger, 5, first, f"was committed by epoch {second}")
 
 
 async def test_a_lower_epoch_is_late_also_when_what_the_higher_one_staged_is_gone(ledger: Ledger) -> None:
@@ -247,12 +247,7 @@ async def test_a_lower_epoch_is_late_also_when_what_the_higher_one_staged_is_gon
         first, second = await ledger.epoch("sink"), await ledger.epoch("sink")
         await stage(ledger, "aborted", [b"new"], batch=3, epoch=second)
         assert await ledger.abort("sink", ["aborted"]) == 1
-        for late in (
-            partial(ledger.begin, "sink", "late", 0, batch=3, epoch=first),
-            partial(ledger.commit, "sink", 3, {}, epoch=first),
-        ):
-            with pytest.raises(NotStaged, match=f"is written by epoch {second}, which was planned after this one"):
-                await late()
+        await late(ledger, 3, first, f"is written by epoch {second}")
         await stage(ledger, "next", [b"next"], batch=4, epoch=first)
 
 

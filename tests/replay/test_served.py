@@ -30,6 +30,7 @@ from rsocket_trio.replay.element_metadata import KEY, POSITION, RECORD_METADATA,
 from rsocket_trio.testing import connected_pair
 from tests.each_row import each_row
 from tests.replay.stored import KINDS, failing, new_ledger, new_log, rows_of, source
+from tests.serving import until
 
 PATIENCE = 60.0
 
@@ -299,13 +300,6 @@ async def test_an_element_that_is_malformed_is_invalid(metadata: bytes) -> None:
             await channel.send(Payload(b"", metadata))
             with pytest.raises(Invalid):
                 [item async for item in channel]
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what threads and tasks of the server do meanwhile, and that nobody tells."""
-    with trio.fail_after(PATIENCE):
-        while not is_so():  # noqa: ASYNC110
-            await trio.sleep(0.001)
 
 
 async def staged(

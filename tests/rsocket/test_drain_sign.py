@@ -55,39 +55,6 @@ def test_the_sign_is_a_keepalive_that_asks_for_no_answer(dialect: Dialect) -> No
 
 
 @each_dialect
-def test_a_peer_hears_the_sign_once_and_sends_no_more_requests(dialect: Dialect) -> None:
-    pair = SessionPair(dialect)
-    drain(pair)
-    pair.server.announce_drain()
-
-    saw, answered = pair.exchange()
-
-    # ReactiveSocket 0.1 has no CONNECTION_CLOSE: the sign is all that it says of the end.
-    assert saw == [PeerDraining(closing=dialect is REACTIVESOCKET_0_1)]
-    assert answered == []
-    assert pair.client.draining
-    assert not pair.client.opens_at_once
-
-
-@each_dialect
-def test_a_refusal_is_a_sign_as_well_and_the_request_did_not_run(dialect: Dialect) -> None:
-    pair = SessionPair(dialect)
-    pair.server.drain()
-    for _ in range(2):
-        pair.client.commands.open(RR, Payload(b"x"))
-
-    draining, *failed = pair.exchange()[0]
-
-    assert draining == PeerDraining(closing=dialect is REACTIVESOCKET_0_1)
-    for event in failed:
-        assert isinstance(event, StreamFailed)
-        assert type(event.error) is Drained
-        assert (event.error.code, event.error.data) == (0x202, SIGN)
-    assert len(failed) == 2
-    assert pair.client.draining
-
-
-@each_dialect
 def test_the_sign_answers_no_ping(dialect: Dialect) -> None:
     pair = SessionPair(dialect)
     pair.client.ping("mine")
@@ -119,21 +86,6 @@ def test_a_request_that_the_sign_of_its_own_side_overtakes_is_taken(dialect: Dia
     assert isinstance(signed, PeerDraining)
     assert isinstance(taken, RequestReceived)
     assert pair.server.draining
-
-
-@each_dialect
-def test_requests_without_an_answer_are_taken_after_the_sign(dialect: Dialect) -> None:
-    pair = SessionPair(dialect)
-    drain(pair)
-    pair.client.commands.open(Interaction.FIRE_AND_FORGET, Payload(b"x"))
-    pair.client.control.metadata_push(b"y")
-    frames = [whole(frame) for frame in pair.client.outbox.take()]
-
-    taken, *_ = pair.server.receive(frames, pair.now)
-
-    assert isinstance(taken, RequestReceived)
-    assert taken.payload.data == b"x"
-    assert pair.server.receiver.refused == 0
 
 
 @each_dialect

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections import Counter
 from random import Random
 from typing import Any, Final
@@ -22,6 +21,7 @@ from rsocket_trio.rsocket.frames import CancelFrame, PayloadFrame, RequestFrame
 from rsocket_trio.rsocket.session import Session
 from tests.each_row import ALL_CASES
 from tests.events import one_by_one
+from tests.memory import traced
 from tests.rsocket.pairs import client_terms
 
 SEEDS: Final = 150 if ALL_CASES else 50
@@ -132,14 +132,11 @@ def test_tiny_fragments_hold_little_more_than_what_was_sent(size: int) -> None:
         for number in range(1, 201, 2)
     ]
     session.receive(asked, 0.0)
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         for number in range(1, 201, 2):
             part = PayloadFrame(number, Payload(bytes(size)), True, False, True)
             session.receive([codec.encode(part) for _ in range(250)], 0.0)
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        held = memory.now()
     assert held < 100 * 250 * (size + 60)
 
 

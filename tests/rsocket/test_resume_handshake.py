@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from rsocket_trio.mux.events import (
@@ -55,24 +53,6 @@ def test_a_pair_that_is_cut_at_any_frame_goes_on(dialect: Dialect) -> None:
         length += 1
         whole_length = length + 1
     assert length > 15
-
-
-@each
-@pytest.mark.parametrize("seed", range(25))
-def test_a_pair_that_is_cut_again_and_again_goes_on(dialect: Dialect, seed: int) -> None:
-    rng = random.Random(seed)
-    pair = ResumablePair(dialect)
-    conversations = Conversation(pair)
-    for _ in range(30):
-        pair.exchange(rng.randrange(6))
-        pair.lose(rng.randrange(4))
-        pair.suspend()
-        while rng.random() < 0.5:
-            pair.let_in()  # the answer is lost
-            pair.server.suspend()
-        pair.resume()
-    pair.exchange()
-    conversations.check()
 
 
 # Positions

@@ -13,7 +13,7 @@ from rsocket_trio.errors import (
     RemoteProtocolError,
 )
 from rsocket_trio.limits import Limits
-from rsocket_trio.mux.events import LeaseReceived, PeerDraining, Pong, RequestReceived, SessionEnded, SetupReceived
+from rsocket_trio.mux.events import RequestReceived, SetupReceived
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.session import State
 from rsocket_trio.mux.stream_state import Interaction
@@ -88,21 +88,6 @@ def test_nothing_of_the_handshake_is_kept_once_a_connection_is_open_or_over(dial
     assert not pair.server.is_congested
 
 
-def test_a_refusal_ends_both_sides_with_the_reason() -> None:
-    pair = SessionPair(met=False)
-    pair.client.commands.open(RR, Payload(b"x"))
-    pair.exchange()
-
-    (ended,) = pair.server.refuse(RejectedSetup("not you"))
-    assert isinstance(ended, SessionEnded)
-    (heard,) = pair.exchange()[0]
-
-    assert isinstance(heard, SessionEnded)
-    assert isinstance(heard.error, RejectedSetup)
-    assert heard.error.text == "not you"
-    assert pair.server.accept(1.0) == []
-
-
 def test_what_comes_after_the_end_is_ignored() -> None:
     pair = SessionPair()
     pair.client.close()
@@ -112,51 +97,6 @@ def test_what_comes_after_the_end_is_ignored() -> None:
     assert pair.client.expire(1000.0) == []
     assert pair.client.broken(RemoteProtocolError("x")) == []
     assert pair.client.deadline == math.inf
-
-
-def test_pings_are_answered_in_order() -> None:
-    pair = SessionPair()
-    pair.server.ping("one")
-    pair.server.ping("two")
-    pair.client.ping("three")
-
-    client_saw, server_saw = pair.exchange()
-
-    assert client_saw == [Pong("three")]
-    assert server_saw == [Pong("one"), Pong("two")]
-
-
-def test_a_peer_that_drains_takes_no_requests() -> None:
-    pair = SessionPair()
-    pair.server.drain()
-    pair.server.announce_close(last=False)
-    client_saw, _ = pair.exchange()
-    assert client_saw == [PeerDraining(closing=True)]
-
-    pair.client.commands.open(RR, Payload(b"x"))
-    (failed,) = pair.exchange()[0]
-
-    assert "closing" in str(failed)
-    pair.assert_quiet()
-
-
-def test_requests_beyond_a_lease_are_rejected_and_a_new_lease_replaces_the_old() -> None:
-    pair = SessionPair(lease=True)
-    pair.server.grant(Lease(2, 10), 0.0)
-    assert pair.exchange()[0] == [LeaseReceived()]
-    permits = pair.client.permits
-    assert permits is not None
-    assert (permits.remaining(0.0), permits.expires_in(4.0)) == (2, 6.0)
-    for _ in range(3):
-        pair.client.commands.open(RR, Payload())
-    client_saw, server_saw = pair.exchange()
-    assert (len(server_saw), len(client_saw)) == (2, 1)
-    pair.server.grant(Lease(1, 10), 0.0)
-    pair.exchange()
-    pair.now = 10.0
-    pair.client.commands.open(RR, Payload())
-    client_saw, server_saw = pair.exchange()
-    assert (len(server_saw), len(client_saw)) == (0, 1)
 
 
 @each_row("dialect", DIALECTS.values(), ids=list(DIALECTS))

@@ -10,7 +10,6 @@ import pytest
 from rsocket_trio.errors import LocalProtocolError, RejectedSetup, Unsupported
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
-    EntriesReceived,
     ItemReceived,
     LeaseReceived,
     Pong,
@@ -20,7 +19,6 @@ from rsocket_trio.mux.events import (
     SetupReceived,
 )
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.mux.session import State
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import RSOCKET_1_0, RSOCKET_2_0_DRAFT
@@ -45,20 +43,6 @@ def pair_with_leases() -> SessionPair:
     assert [type(event) for event in client_saw] == [SetupAccepted]
     assert [type(event) for event in server_saw] == [LeaseReceived]
     return pair
-
-
-def test_a_session_without_leases_begins_at_once() -> None:  # RSX-SETUP-03
-    pair = SessionPair(RSOCKET_2_0_DRAFT)
-
-    assert pair.client.state is State.OPEN
-    stream = pair.client.commands.open(Interaction.REQUEST_RESPONSE, Payload(b"x", data_mime=5), entries=(APP,))
-    _, [request] = pair.exchange()
-    assert isinstance(request, RequestReceived)
-    assert (request.payload, request.entries) == (Payload(b"x", data_mime=5), (APP,))
-    pair.server.commands.send_item(pair.server.table.theirs[1], request.payload, complete=True)
-    [item], _ = pair.exchange()
-    assert item == ItemReceived(stream, Payload(b"x", data_mime=5), True)
-    pair.assert_quiet()
 
 
 @clause("RSX-OK-01", "RSX-LEASE-06")
@@ -131,13 +115,6 @@ def test_without_keepalive_no_deadline_ever_comes() -> None:  # RSX-KA-06
     server.receive([RSOCKET_2_0_DRAFT.codec.encode(bare)], 0.0)
 
     assert math.isinf(server.deadline)
-
-
-def test_entries_for_the_connection_reach_the_application() -> None:  # RSX-EXT-02
-    pair = SessionPair(RSOCKET_2_0_DRAFT)
-    pair.client.entries((APP,), ignore=True)
-
-    assert pair.exchange() == ([], [EntriesReceived((APP,))])
 
 
 def test_entries_that_cannot_be_said_change_nothing() -> None:

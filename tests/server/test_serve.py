@@ -40,6 +40,7 @@ from rsocket_trio.transports.connect import open_transport
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
 from tests.each_row import each_row
+from tests.serving import running_server
 
 
 def waiting(seconds: float = 1.0) -> Responder:
@@ -161,37 +162,23 @@ async def test_the_setup_handler_sees_what_the_handshake_told(autojump_clock: Mo
     def gate(setup: Setup, connection: Connection) -> None:
         seen.append(setup)
 
-    async with trio.open_nursery() as nursery:
-        (uri,) = await nursery.start(serve, responder, ["ws://127.0.0.1:0/rsocket"])
-        async with open_connection(
+    async with (
+        running_server(responder, "ws://127.0.0.1:0/rsocket") as uri,
+        open_connection(
             uri,
             setup=Payload(b"hello", b"meta"),
             data_mime="text/plain",
             headers=[("X-Token", "abc")],
             keepalive=Keepalive(interval=5, max_lifetime=15),
-        ) as connection:
-            await connection.ping()
-        nursery.cancel_scope.cancel()
+        ) as connection,
+    ):
+        await connection.ping()
 
     (setup,) = seen
     assert (setup.transport, setup.path, setup.header("x-TOKEN")) == ("ws", "/rsocket", "abc")
     assert setup.peer_address.startswith("127.0.0.1:")
     assert (setup.payload, setup.data_mime) == (Payload(b"hello", b"meta"), "text/plain")
     assert (setup.keepalive_interval, setup.max_lifetime, setup.lease) == (5.0, 15.0, False)
-
-
-async def test_the_setup_deadline_ends_with_the_setup_frame(autojump_clock: MockClock) -> None:
-    responder = Responder()
-
-    @responder.setup
-    async def gate(setup: Setup, connection: Connection) -> None:
-        await trio.sleep(60)
-
-    async with raw.bare_server(raw.RS10, responder) as peer:
-        await trio.sleep(9.5)
-        await peer.send(raw.setup())
-        await trio.sleep(50)
-        await peer.expect_alive()
 
 
 # Leases
@@ -446,8 +433,7 @@ async def ask_to_serve(transport: Transport) -> None:
 
 
 async def test_so_many_wait_at_once_and_a_further_one_is_closed_behind_its_error(autojump_clock: MockClock) -> None:
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, refusing(), "memory://refused")
+    async with running_server(refusing(), "memory://refused") as uri:
         waits: list[float] = []
 
         async def be_refused(*, task_status: trio.TaskStatus[None]) -> None:
@@ -468,4 +454,3 @@ async def test_so_many_wait_at_once_and_a_further_one_is_closed_behind_its_error
             await ask_to_serve(transport)
             assert await transport.receive() == []
             assert trio.current_time() - again == pytest.approx(TIME), "their places are free again"
-        nursery.cancel_scope.cancel()

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-import trio
 
-from rsocket_trio import Responder, serve
+from rsocket_trio import Responder
 from tests.connection.pairs import settle
+from tests.serving import running_server
 
 INTERACTIONS = ("request_response", "fire_and_forget", "request_stream", "request_channel")
 every_interaction = pytest.mark.parametrize("interaction", INTERACTIONS)
 
 
-@asynccontextmanager
-async def served(responder: Responder) -> AsyncIterator[str]:
+def served(responder: Responder) -> AbstractAsyncContextManager[str]:
     """Serve in memory while the block runs, at the URI that it gets."""
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, responder, "memory://services")
-        yield uri
-        nursery.cancel_scope.cancel()
+    return running_server(responder, "memory://services")
 
 
 async def ask(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from rsocket_trio.metadata.mime import AUTHENTICATION, ROUTING
 from rsocket_trio.services import Bearer, Codec, DecodeError, Receiving
 from tests.connection.pairs import Pair, connected_pair
 from tests.each_row import some
+from tests.memory import traced
 
 JSON, CBOR, MESSAGEPACK = "application/json", "application/cbor", "application/msgpack"
 DEPTH = 100_000
@@ -222,16 +222,13 @@ def test_no_objects_are_made_of_millions_of_containers_that_a_type_does_not_know
     codec: Codec = next(codec for codec in DEFAULT_CODECS if codec.mime == mime)
     codec.decode(codec.encode({"symbol": "a", "amount": 1}), Order)
     data = bomb(mime, unit)
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         if mime == CBOR:
             with pytest.raises(DecodeError, match=r"^\$: more than 250000 arrays and objects$"):
                 codec.decode(data, Order)
         else:
             assert codec.decode(data, Order) == Order("a", 1)
-        grown = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+        grown = memory.peak()
 
     assert grown < len(data) + MIB
 

@@ -17,7 +17,6 @@ from rsocket_trio.streamux.negotiation import Terms
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.request_table import Exchange
 from rsocket_trio.streamux.session import Session
-from rsocket_trio.streamux_magic import SIZE
 
 WHOLE, CHANNEL = Interaction.REQUEST_RESPONSE, Interaction.REQUEST_CHANNEL
 
@@ -195,8 +194,3 @@ def ended(events: list[Event]) -> str:
     """Return why the session is over."""
     (event,) = [event for event in events if isinstance(event, SessionEnded)]
     return str(event.error)
-
-
-def without_initialize(data: bytes) -> bytes:
-    """Return what was said behind the initialize message."""
-    return data[SIZE:]

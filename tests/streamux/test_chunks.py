@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
@@ -15,6 +14,7 @@ from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import Framing, whole
 from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION, ChunkReader, HeaderLayout
 from rsocket_trio.streamux.negotiation import Terms
+from tests.memory import traced
 from tests.streamux.pairs import ChunkHeader
 
 clause = pytest.mark.clause
@@ -166,14 +166,7 @@ class Taken:
 
 
 LAYOUTS = [HeaderLayout(terms) for terms in (Terms(0, 6), Terms(5, 9), Terms(10, 7), Terms(10, 14))]
-CHUNKS = [(0, 0, b""), (0, 3, b"x"), (0, 1, b""), (0, 2, b"twelve bytes"), (0, 0, bytes(60)), (0, 3, b"end")]
 each_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout.size} octets")
-
-
-def numbered(layout: HeaderLayout) -> list[tuple[int, int, bytes]]:
-    """The chunks with ids, where the layout has them."""
-    has_ids = layout.size > 1
-    return [(number if has_ids else 0, bits, payload) for number, (_, bits, payload) in enumerate(CHUNKS)]
 
 
 def stream_of(layout: HeaderLayout, chunks: list[tuple[int, int, bytes]]) -> bytes:
@@ -188,17 +181,6 @@ def taken(layout: HeaderLayout, pieces: list[bytes]) -> list[tuple[int, int, byt
     assert reader.partial == ""
     assert all(type(payload) is bytes for _, _, payload in consumer.chunks)
     return consumer.chunks
-
-
-@each_layout
-def test_the_bytes_of_chunks_cut_at_any_point_give_the_same_chunks(layout: HeaderLayout) -> None:
-    chunks = numbered(layout)
-    data = stream_of(layout, chunks)
-
-    for at in range(len(data) + 1):
-        assert taken(layout, [data[:at], data[at:]]) == chunks
-    assert taken(layout, [data[at : at + 1] for at in range(len(data))]) == chunks
-    assert taken(layout, [data]) == chunks
 
 
 @st.composite
@@ -243,12 +225,9 @@ def test_a_length_that_was_announced_is_not_allocated() -> None:
     largest = 2**30 - 1
     reader = ChunkReader(layout, largest, Taken())
     data = layout.pack(0, largest, 0) + bytes(KIB)
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         reader.feed(data)
-        allocated = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+        allocated = memory.peak()
 
     assert reader.partial == f"inside a chunk of request id 0: 1024 of {largest} bytes came"
     assert allocated < 64 * KIB
@@ -259,14 +238,11 @@ def test_an_unwanted_chunk_is_skipped_and_not_kept() -> None:
     consumer = Taken(unwanted=frozenset({7}))
     reader = ChunkReader(layout, 2**22, consumer)
     piece = bytes(64 * KIB)
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         reader.feed(layout.pack(7, 40 * len(piece), TERMINATION))
         for _ in range(39):
             reader.feed(piece)
-        allocated = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
+        allocated = memory.now()
     reader.feed(piece + layout.pack(8, 1, RESPONSE) + b"x")
 
     assert allocated < 64 * KIB

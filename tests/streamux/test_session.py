@@ -10,15 +10,13 @@ from rsocket_trio.errors import (
 from rsocket_trio.mux.events import (
     ItemReceived,
     Pong,
-    RequestReceived,
     StreamCancelled,
 )
-from rsocket_trio.mux.stream_state import BOTH, NEITHER, RECEIVING, SENDING
+from rsocket_trio.mux.stream_state import NEITHER
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.request_table import LOCKED
 from tests.streamux.pairs import (
     CHANNEL,
-    WHOLE,
     Chunk,
     SessionPair,
     of_widths,
@@ -54,40 +52,6 @@ def test_chunks_are_no_larger_than_this_sides_fragments() -> None:
 
 
 # Channels
-
-
-def test_the_chunks_of_a_channel_are_its_items_and_its_request_is_empty() -> None:
-    pair = SessionPair()
-    ours = pair.ask(b"one", CHANNEL)
-    pair.client.commands.send_item(ours, Payload(b"two"))
-    pair.client.commands.send_item(ours, Payload(b"three"), complete=True)
-    saw = pair.exchange()[1]
-    theirs = request_in(saw)
-
-    assert saw == [
-        RequestReceived(theirs, Payload(), False),
-        ItemReceived(theirs, Payload(b"one"), False),
-        ItemReceived(theirs, Payload(b"two"), False),
-        ItemReceived(theirs, Payload(b"three"), True),
-    ]
-    assert (ours.open, theirs.open) == (RECEIVING, SENDING)
-
-
-@clause("SMX-MSG-04", "SMX-MSG-05")
-def test_what_would_be_a_ping_or_a_cancel_is_refused_and_nothing_is_sent() -> None:
-    pair = SessionPair()
-    with pytest.raises(ValueError, match="it would be a ping"):
-        pair.client.commands.open(WHOLE, Payload())
-    channel = pair.client.commands.open(CHANNEL, Payload())
-    with pytest.raises(ValueError, match="it would be a ping"):
-        pair.client.commands.send_complete(channel)
-    with pytest.raises(ValueError, match="it would be a ping"):
-        pair.client.commands.send_item(channel, Payload(), complete=True)
-    with pytest.raises(ValueError, match="it would be a cancel"):
-        pair.client.commands.send_item(channel, Payload())
-
-    assert channel.open == BOTH
-    assert not pair.client.outbox
 
 
 def test_a_channel_left_before_its_first_chunk_says_nothing_and_frees_its_id() -> None:

@@ -251,32 +251,6 @@ def refusing(error: StreamError) -> bytes:
     return b"no: " + error.data
 
 
-def test_a_failed_request_is_answered_by_the_applications_encoder() -> None:
-    pair = SessionPair(client=of_widths(4, 8), server=of_widths(4, 8, qa=True, encode_error=refusing))
-    ours, theirs = pair.asked(b"q")
-
-    assert pair.server.commands.send_error(theirs, ApplicationError("broken")) is None
-    assert pair.exchange() == ([ItemReceived(ours, Payload(b"no: broken"), True)], [])
-    pair.assert_quiet()
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_without_a_word_for_it_a_failure_is_the_end_and_the_response_is_not_completed(begun: bool) -> None:
-    encode = refusing if begun else None
-    pair = SessionPair(client=of_widths(4, 8), server=of_widths(4, 8, qa=True, encode_error=encode), whole=False)
-    pair.ask(b"one", CHANNEL)
-    theirs = request_in(pair.exchange()[1])
-    if begun:
-        pair.server.commands.send_item(theirs, Payload(b"part"))
-
-    fatal = pair.server.commands.send_error(theirs, ApplicationError("broken"))
-
-    assert type(fatal) is ConnectionLost
-    assert str(fatal) == "request 0 failed here, and streamux/1 can't say so: broken"
-    pair.write(pair.server)
-    assert not any(one.termination for one in pair.chunks(pair.server))
-
-
 def test_a_requester_that_fails_its_channel_cancels_it() -> None:
     pair = SessionPair(whole=False)
     ours = pair.ask(b"one", CHANNEL)

@@ -6,31 +6,20 @@ import math
 
 import pytest
 
-from rsocket_trio.errors import (
-    ConnectionLost,
-    NegotiationFailed,
-    RejectedSetup,
-    Unsupported,
-)
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
     Pong,
     RequestReceived,
-    SessionEnded,
     SetupReceived,
 )
-from rsocket_trio.mux.stream_state import NEITHER, SENDING, Interaction
-from rsocket_trio.payload import MetadataPush, Payload
+from rsocket_trio.mux.stream_state import NEITHER, SENDING
 from rsocket_trio.streamux.negotiation import QUICK_INIT_DELAY
 from tests.streamux.pairs import (
-    CHANNEL,
-    WHOLE,
     SessionPair,
     ended,
     of_widths,
     requests_in,
     texts_in,
-    without_initialize,
 )
 
 clause = pytest.mark.clause
@@ -85,37 +74,6 @@ def test_what_the_gate_holds_is_bounded_in_bytes_too() -> None:
     assert pair.server.is_congested
 
 
-def test_a_refused_client_is_told_nothing_and_its_requests_are_dropped() -> None:
-    pair = SessionPair(client=of_widths(4, 8, qr=True), server=of_widths(4, 8, qa=True), met=False)
-    pair.ask(b"q")
-    pair.exchange()
-    said = pair.said[pair.server]
-    refusal = RejectedSetup("not you")
-
-    assert pair.server.refuse(refusal) == [SessionEnded(refusal)]
-    pair.write(pair.server)
-    assert pair.said[pair.server] == said
-    assert pair.server.accept(0) == []
-    assert pair.server.error is refusal
-
-
-@clause("SMX-QI-04", "SMX-INI-01")
-@pytest.mark.parametrize("first", ["request", "ping"])
-def test_a_quick_initialize_message_waits_for_the_first_request_and_leaves_with_it(first: str) -> None:
-    pair = SessionPair(client=of_widths(4, 8, qr=True), server=of_widths(4, 8, qa=True), met=False)
-    assert not pair.client.awaits_answer
-    assert pair.write(pair.client) == b""
-    if first == "request":
-        pair.ask(b"q")
-    else:
-        pair.client.ping("token")
-    data = pair.write(pair.client)
-
-    assert data[:5] == pair.client.options._initialize().encode()
-    assert len(without_initialize(data)) in (2, 3)
-    assert pair.client.deadline > QUICK_INIT_DELAY
-
-
 @clause("SMX-QI-04")
 def test_a_quick_initialize_message_goes_alone_when_nothing_else_comes_soon_or_the_peer_has_spoken() -> None:
     options = {"client": of_widths(4, 8, qr=True), "server": of_widths(4, 8, qa=True)}
@@ -133,32 +91,6 @@ def test_a_quick_initialize_message_goes_alone_when_nothing_else_comes_soon_or_t
     assert len(pair.write(pair.client)) == 5
 
 
-@clause("SMX-NEG-02", "SMX-NEG-04")
-def test_sides_without_common_terms_end_with_the_field_named() -> None:
-    pair = SessionPair(client=of_widths(4, 8), server=of_widths(6, 8), met=False)
-    client_saw, server_saw = pair.exchange()
-
-    for saw in (client_saw, server_saw):
-        assert ended(saw).startswith("min_id of 6 against max_id of 4")
-    assert pair.client.error is not None
-
-
-def test_a_peer_whose_offer_is_wrong_is_named() -> None:
-    pair = SessionPair(met=False)
-
-    assert ended(pair.server.receive([b"\x01\x00\x00\x00\x00"], 0)).startswith("the peer's min_len of 0")
-
-
-@clause("SMX-SPU-05")
-def test_the_end_inside_of_the_initialize_message_is_a_failed_negotiation() -> None:
-    pair = SessionPair(met=False)
-    pair.server.receive([b"\x01\x06"], 0)
-    error = pair.server.cut_off(ConnectionLost("gone"))
-
-    assert type(error) is NegotiationFailed
-    assert str(error) == "gone after 2 of the 5 bytes of its initialize message"
-
-
 def test_a_client_that_has_begun_waits_for_the_initialize_message_no_longer_than_for_any_set_up() -> None:
     pair = SessionPair(client=of_widths(4, 8, qr=True), met=False, limits=Limits(setup_timeout=3.0))
     pair.client.expire(QUICK_INIT_DELAY)
@@ -173,38 +105,6 @@ def test_a_client_that_waits_for_the_initialize_message_is_bounded_by_the_time_o
 
 
 # What there is not
-
-
-def test_what_streamux_lacks_is_unsupported_and_nothing_is_sent() -> None:
-    pair = SessionPair()
-    session = pair.client
-    ours = pair.ask(b"one", CHANNEL)
-    pair.exchange()
-    pair.said[session] = b""
-    for lacking in (Interaction.REQUEST_STREAM, Interaction.FIRE_AND_FORGET, Interaction.REQUEST_SUBSCRIPTION):
-        with pytest.raises(Unsupported, match=lacking.value):
-            session.commands.open(lacking, Payload(b"x"))
-    for payload, what in (
-        (Payload(b"x", b""), "metadata"),
-        (Payload(b"x", metadata_type=1), "metadata"),
-        (Payload(b"x", data_mime="a/b"), "MIME types"),
-        (Payload(b"x", metadata_mime=3), "MIME types"),
-    ):
-        with pytest.raises(Unsupported, match=what):
-            session.commands.open(WHOLE, payload)
-        with pytest.raises(Unsupported, match=what):
-            session.commands.send_item(ours, payload)
-    with pytest.raises(Unsupported, match="metadata"):
-        session.commands.metadata_push(ours, MetadataPush(b"x", 0))
-    with pytest.raises(Unsupported, match="metadata"):
-        session.metadata_push(b"x")
-    with pytest.raises(Unsupported, match="extension entries"):
-        session.entries((), ignore=True)
-    assert not session.dialect.routes
-
-    assert set(session.table.mine) == {ours.id}
-    assert pair.exchange() == ([], [])
-    assert pair.said[session] == b""
 
 
 def test_an_over_session_ignores_all_that_comes() -> None:

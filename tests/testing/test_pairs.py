@@ -24,25 +24,14 @@ from rsocket_trio import (
     current_connection,
 )
 from rsocket_trio.testing import Faults, SimulatedNetwork, connected_pair
-
-
-def echoing() -> Responder:
-    responder = Responder()
-
-    @responder.request_response
-    async def echo(request: Payload) -> Payload:
-        return request
-
-    return responder
+from tests.connection.pairs import echo_responder
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_both_sides_can_ask(dialect: str, autojump_clock: MockClock) -> None:
     network = SimulatedNetwork(1, Faults(split=(1, 100), delay=(0, 1)))
-    async with connected_pair(echoing(), client_responder=echoing(), network=network, dialect=dialect) as (
-        client,
-        server,
-    ):
+    echo = echo_responder()
+    async with connected_pair(echo, client_responder=echo, network=network, dialect=dialect) as (client, server):
         assert client.dialect == server.dialect == dialect
         assert (await client.request_response(b"up")).data == b"up"
         assert (await server.request_response(b"down")).data == b"down"
@@ -70,7 +59,7 @@ async def test_the_server_is_the_one_that_handlers_know(autojump_clock: MockCloc
 
 
 async def test_a_responder_can_serve_pair_after_pair(autojump_clock: MockClock) -> None:
-    responder, network = echoing(), SimulatedNetwork()
+    responder, network = echo_responder(), SimulatedNetwork()
     for _ in range(2):
         async with connected_pair(responder, network=network) as (client, _):
             await client.request_response(b"x")
@@ -101,14 +90,15 @@ async def test_a_network_that_lets_nobody_through_is_raised_at_once(
     faults: Faults, error: type[Exception], autojump_clock: MockClock
 ) -> None:
     with pytest.raises(error):
-        async with connected_pair(echoing(), network=SimulatedNetwork(0, faults)):
+        async with connected_pair(echo_responder(), network=SimulatedNetwork(0, faults)):
             raise AssertionError
 
 
 async def test_a_connect_that_the_server_sees_twice_gives_the_right_server(autojump_clock: MockClock) -> None:
     for seed in range(10):
         network = SimulatedNetwork(seed, Faults(duplicate=1.0, duplicate_bytes=(0, 40)))
-        async with connected_pair(echoing(), client_responder=echoing(), network=network) as (client, server):
+        echo = echo_responder()
+        async with connected_pair(echo, client_responder=echo, network=network) as (client, server):
             await client.request_response(b"x")
             await server.request_response(b"x")
 

@@ -21,6 +21,7 @@ from rsocket_trio import (
     serve_stream,
 )
 from tests.each_row import each_row
+from tests.serving import running_server
 
 BLOCKS: dict[str, Callable[[], Any]] = {
     "open_connection": lambda: open_connection("tcp://127.0.0.1:1"),
@@ -67,14 +68,11 @@ def test_a_connection_of_a_trio_thread_that_is_used_under_asyncio_says_so_and_go
     async def in_trio() -> None:
         responder = Responder()
         responder.request_response(lambda request: request.data)
-        async with trio.open_nursery() as nursery:
-            [uri] = await nursery.start(serve, responder, "memory://shared")
-            async with open_connection(uri) as connection:
-                shared.extend([connection, trio.lowlevel.current_trio_token()])
-                connected.set()
-                await done.wait()
-                shared.append((await connection.request_response(b"goes on")).data)
-            nursery.cancel_scope.cancel()
+        async with running_server(responder, "memory://shared") as uri, open_connection(uri) as connection:
+            shared.extend([connection, trio.lowlevel.current_trio_token()])
+            connected.set()
+            await done.wait()
+            shared.append((await connection.request_response(b"goes on")).data)
 
     async def in_asyncio() -> None:
         with pytest.raises(RuntimeError, match=SAID):
@@ -103,12 +101,8 @@ def test_what_the_error_says_to_do_works() -> None:
     async def main() -> str:
         responder = Responder()
         responder.request_response(lambda request: request.data)
-        async with trio.open_nursery() as nursery:
-            [uri] = await nursery.start(serve, responder, "memory://threaded")
-            async with open_connection(uri) as connection:
-                answer = (await connection.request_response(b"answer")).text
-            nursery.cancel_scope.cancel()
-        return answer
+        async with running_server(responder, "memory://threaded") as uri, open_connection(uri) as connection:
+            return (await connection.request_response(b"answer")).text
 
     async def in_asyncio() -> str:
         return await asyncio.to_thread(trio.run, main)

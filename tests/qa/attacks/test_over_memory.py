@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -15,6 +14,7 @@ from rsocket_trio import ConnectionLost, Responder, serve_stream
 from tests.conformance import draft_frames, old_frames, raw, raw_streamux
 from tests.conformance.raw import settle
 from tests.each_row import ALL_CASES
+from tests.memory import traced
 
 MIB = 2**20
 
@@ -22,14 +22,9 @@ MIB = 2**20
 @contextmanager
 def bounded(growth: int) -> Iterator[None]:
     """Within this block no more than so many bytes are allocated at once beyond what was before."""
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
+    with traced() as memory:
         yield
-        peak = tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
+        peak = memory.peak()
     assert peak <= growth, f"grew by {peak / MIB:.1f} MiB"
 
 

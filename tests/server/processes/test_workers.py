@@ -34,6 +34,7 @@ from rsocket_trio.server.serve import serve_here, serve_options
 from rsocket_trio.transports.error_text import NO_FRAME
 from rsocket_trio.transports.listen import BoundListener, open_listeners
 from tests.each_row import each_row, some
+from tests.serving import running_server
 
 PATIENCE = 60.0
 MODULE = """
@@ -170,11 +171,8 @@ async def test_a_listener_of_the_applications_own_cannot_be_shared(module: str) 
 
 
 async def test_a_responder_by_name_is_served_in_this_process_too(module: str) -> None:
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, f"{module}:responder", "memory://by-name")
-        async with open_connection(uri) as connection:
-            assert int((await connection.request_response()).text) == os.getpid()
-        nursery.cancel_scope.cancel()
+    async with running_server(f"{module}:responder", "memory://by-name") as uri, open_connection(uri) as connection:
+        assert int((await connection.request_response()).text) == os.getpid()
 
 
 # What a worker does when others have taken over

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.listen import Accepted, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
 from tests.reliability.cancelling import CancelAtStep
+from tests.serving import running_server
 from tests.transports.aeron.echo_server import responder
 from tests.transports.aeron.processes import echo_server, started
 from tests.transports.pairs import transport_pair
@@ -80,7 +80,7 @@ async def test_a_driver_that_is_killed_ends_the_connections_over_it_and_is_repla
 async def test_a_blocked_loop_ends_connections_with_the_reason_and_the_server_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with listening(UDP) as bound:
+    async with running_server(responder, UDP) as bound:
         async with open_connection(bound) as connection:
             await connection.request_response(b"hello")
             time.sleep(SOON + 0.3)  # noqa: ASYNC251 - the loop is blocked
@@ -107,14 +107,6 @@ async def test_what_a_killed_process_left_is_removed_by_the_next_start() -> None
         assert not await trio.Path(kept).exists()
 
 
-@asynccontextmanager
-async def listening(uri: str) -> AsyncIterator[str]:
-    async with trio.open_nursery() as nursery:
-        (bound,) = await nursery.start(serve, responder, uri)
-        yield bound
-        nursery.cancel_scope.cancel()
-
-
 async def cancel_anywhere(run: Callable[[], Awaitable[None]]) -> None:
     """Run this again and again, cancelled at one step after the other."""
     step = 0
@@ -129,7 +121,7 @@ async def cancel_anywhere(run: Callable[[], Awaitable[None]]) -> None:
 
 async def test_connecting_can_be_cancelled_at_every_step(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duty_cycle, "SPINS", 0)
-    async with listening(uri) as bound:
+    async with running_server(responder, uri) as bound:
 
         async def connect() -> None:
             (await dial(parse_uri(bound))).cut()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from rsocket_trio.transports.aeron.aeron_handshake import (
 )
 from rsocket_trio.transports.aeron.publications import AeronPublication
 from tests.rows import Rows
+from tests.serving import until
 from tests.transports.aeron.echo_server import responder
 
 UDP = "aeron:udp?endpoint=127.0.0.1:0"
@@ -55,11 +56,6 @@ def publish(uri: str, count: int, term_length: int, stream: int = -1) -> None:
         stranger.connect(("127.0.0.1", int(uri.rpartition(":")[2])))
         for frame in setup_frames(count, term_length, stream):
             stranger.send(frame)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110  # what a driver does is seen by looking only
-        await trio.sleep(0.01)
 
 
 def images_of(driver: MediaDriver) -> list[int]:

@@ -11,11 +11,12 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from rsocket_trio import ConnectionLost, Responder, open_connection, open_shared, serve
+from rsocket_trio import ConnectionLost, Responder, open_connection, open_shared
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.schemes import ConnectOptions
 from tests.secret import SECRET, shows
+from tests.serving import running_server
 from tests.transports.http2.raw_http2 import (
     ACK,
     CANCEL,
@@ -274,10 +275,10 @@ async def test_a_page_of_a_proxy_is_a_refusal_and_other_connections_go_on() -> N
 
 async def test_no_credentials_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, Responder(), "h2://127.0.0.1:0")
-        async with open_connection(uri, headers={"Authorization": f"Bearer {SECRET}"}) as connection:
-            await connection.ping()
-        nursery.cancel_scope.cancel()
+    async with (
+        running_server(Responder(), "h2://127.0.0.1:0") as uri,
+        open_connection(uri, headers={"Authorization": f"Bearer {SECRET}"}) as connection,
+    ):
+        await connection.ping()
 
     assert not shows(caplog.text)

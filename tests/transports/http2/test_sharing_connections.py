@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.transports import connect
 from rsocket_trio.transports.schemes import SharedConnection
+from tests.serving import running_server
 from tests.transports.pairs import make_client_context, make_server_context
 
 URI = "h2://127.0.0.1:0/rsocket"
@@ -56,17 +57,9 @@ def responder(log: Callable[[bytes], object] = len) -> Responder:
     return made
 
 
-@asynccontextmanager
-async def served(uri: str = URI, log: Callable[[bytes], object] = len, **options: Any) -> AsyncIterator[str]:
+def served(uri: str = URI, log: Callable[[bytes], object] = len, **options: Any) -> AbstractAsyncContextManager[str]:
     """A server, which drains at the end."""
-    async with trio.open_nursery() as nursery:
-
-        async def run(*, task_status: trio.TaskStatus[list[str]]) -> None:
-            await serve(responder(log), [uri], resume=ResumeOptions(), task_status=task_status, **options)
-
-        [bound] = await nursery.start(run)
-        yield bound
-        nursery.cancel_scope.cancel()
+    return running_server(responder(log), uri, resume=ResumeOptions(), **options)
 
 
 @pytest.mark.parametrize("scheme", ["h2", "h2s"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from rsocket_trio.mux.framing import CROWD, PORTION
 from rsocket_trio.transports.websocket.websocket_frames import KEY, MessageReader, masked
+from tests.memory import traced
 
 LARGE = 1 << 24
 TEXT, BINARY, CLOSE, PING, PONG, FIN = 1, 2, 8, 9, 10, 0x80
@@ -225,15 +225,12 @@ def test_a_message_in_fragments_is_held_no_more_than_twice(client: bool) -> None
     ours = MessageReader(client=client, max_message=LARGE)
     size, count = 0x8000, 256
     piece = raw_header(0, size, client=client, key=bytes(4)) + bytes(size)
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         ours.feed(raw_header(BINARY, 0, client=client))
         for _ in range(count):
             ours.feed(piece)
         (message,) = ours.feed(raw_header(FIN, 0, client=client))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        peak = memory.peak()
 
     assert len(message) == size * count
     assert peak < 2.3 * size * count

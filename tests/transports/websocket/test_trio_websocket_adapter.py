@@ -18,10 +18,10 @@ from rsocket_trio import (
     current_connection,
     open_connection,
     open_connection_over,
-    serve,
     serve_stream,
 )
 from rsocket_trio.transports.base import Handshake
+from tests.serving import running_server
 
 PATIENCE = 10
 
@@ -45,11 +45,9 @@ def application(handshakes: list[Handshake] | None = None) -> Responder:
 
 @asynccontextmanager
 async def our_server() -> AsyncIterator[str]:
-    async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(serve, application(), ["ws://127.0.0.1:0/rsocket"])
+    async with running_server(application(), "ws://127.0.0.1:0/rsocket") as uri:
         with trio.fail_after(PATIENCE):
             yield uri
-        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
