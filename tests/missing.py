@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from rsocket_trio.transports.aeron.library import open_library
+from rsocket_trio.transports.aeron.media_driver import open_library
 
 
 def require(missing: str | None) -> None:

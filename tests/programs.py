@@ -41,7 +41,7 @@ IMPORTED = (
     *("rsocket_trio.conformance.run", "rsocket_trio.conformance.run", "rsocket_trio.conformance.report"),
     *("rsocket_trio.client.reconnecting", "rsocket_trio.server.serve", "rsocket_trio.services.contracts"),
     *("rsocket_trio.streamux.session", "rsocket_trio.replay"),
-    *("rsocket_trio.transports.http2.http2_client", "rsocket_trio.transports.http2.http2_server"),
+    "rsocket_trio.transports.http2.http2_handshake",
     *("rsocket_trio.transports.websocket.transport", "rsocket_trio.cli.entry", "rsocket_trio.cli.main"),
 )
 """What most programs import, beside the modules of all commands; extras may be missing."""

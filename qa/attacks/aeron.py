@@ -14,7 +14,7 @@ import trio
 from qa.attacks.harness import Scene, Size, attack, expect
 from qa.processes import MIB
 from rsocket_trio import ConnectionLost, open_connection
-from rsocket_trio.transports.aeron.directories import PREFIX, base
+from rsocket_trio.transports.aeron.media_driver import PREFIX, base
 
 SETUP_FRAME = struct.Struct("<iBBHiiiiiiii")
 """A SETUP of Aeron: its length, version, flags, type 5, term offset, session, stream, initial and active term, bytes of

@@ -21,7 +21,7 @@ import attrs
 
 from qa.attacks.line import Line
 from qa.processes import MIB, PAGE, ROOT, descriptors
-from rsocket_trio.transports.aeron.directories import remove_leftovers
+from rsocket_trio.transports.aeron.media_driver import remove_leftovers
 
 PROBE = Path(__file__).with_name("probe.py")
 SERVER = "qa.attacks.server"

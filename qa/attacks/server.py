@@ -219,7 +219,7 @@ async def main(options: dict[str, Any]) -> None:
     if "ws" in schemes:
         import rsocket_trio.transports.websocket.transport  # what the first handshake would import
     if "h2" in schemes:
-        import rsocket_trio.transports.http2.http2_server  # noqa: F401
+        import rsocket_trio.transports.http2.http2_handshake  # noqa: F401
     context = server_tls() if "tls" in schemes else None
     limits = Limits(**options.get("limits", {}))
     resume = ResumeOptions(**options["resume"]) if "resume" in options else None

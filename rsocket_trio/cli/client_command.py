@@ -40,7 +40,7 @@ from rsocket_trio.mux.recording import Recording
 from rsocket_trio.rsocket.dialect import DIALECTS
 from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.rsocket.quirks import with_quirks
-from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT
+from rsocket_trio.transports.base import CONNECT_TIMEOUT
 
 DEFAULT_CREDIT = 256
 ROUTE = "$routes"

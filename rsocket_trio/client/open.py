@@ -44,10 +44,9 @@ from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.terms import Keepalive
 from rsocket_trio.tools.event_loop_checks import need_trio
 from rsocket_trio.tools.exception_groups import nursery_beside
-from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.base import ConnectTimeout, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect import HeadersLike, as_headers, as_lost, open_transport
-from rsocket_trio.transports.connect_timeout import ConnectTimeout
 from rsocket_trio.transports.schemes import parse_uri
 from rsocket_trio.values import Unsaid
 

@@ -8,7 +8,7 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.payload import EMPTY
 from rsocket_trio.terms import Keepalive, ResumeOptions
-from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT
+from rsocket_trio.transports.base import CONNECT_TIMEOUT
 from rsocket_trio.values import UnsaidNumber, UnsaidText
 
 if TYPE_CHECKING:

@@ -49,8 +49,8 @@ from rsocket_trio.terms import Backoff
 from rsocket_trio.tools.event_loop_checks import need_trio
 from rsocket_trio.tools.exception_groups import nursery_beside
 from rsocket_trio.tools.parking_lot import ParkingLot
+from rsocket_trio.transports.base import ConnectTimeout, checked_connect_timeout
 from rsocket_trio.transports.connect import HeadersLike, as_headers
-from rsocket_trio.transports.connect_timeout import ConnectTimeout, checked_connect_timeout
 from rsocket_trio.transports.schemes import parse_uri
 
 if TYPE_CHECKING:

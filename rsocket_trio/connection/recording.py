@@ -14,9 +14,7 @@ from rsocket_trio.connection.link import reason
 from rsocket_trio.errors import RemoteProtocolError, RSocketError
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.mux.recording import Facts, Recording
-from rsocket_trio.transports.base import Transport
-from rsocket_trio.transports.connect_timeout import ConnectTimeout
-from rsocket_trio.transports.wrapped_transport import WrappedTransport
+from rsocket_trio.transports.base import ConnectTimeout, Transport, WrappedTransport
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.resumption import Dial

@@ -15,8 +15,7 @@ import trio
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError
 from rsocket_trio.mux.framing import Framing
 from rsocket_trio.terms import ResumeOptions
-from rsocket_trio.transports.base import Transport
-from rsocket_trio.transports.connect_timeout import UNLIMITED, ConnectTimeout
+from rsocket_trio.transports.base import UNLIMITED, ConnectTimeout, Transport
 
 if TYPE_CHECKING:
     from rsocket_trio.rsocket.resume_protocol import ResumeHandshake

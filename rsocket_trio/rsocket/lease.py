@@ -21,6 +21,7 @@ class CancelBudget:
 
     _burst: int
     _rate: float
+    _what: str = "requests cancelled unanswered"
     _tokens: float = attrs.Factory(lambda self: float(self._burst), takes_self=True)
     _since: float = 0.0
 
@@ -29,9 +30,7 @@ class CancelBudget:
         self._tokens = min(self._burst, self._tokens + (now - self._since) * self._rate)
         self._since = now
         if self._tokens < 1:
-            raise RemoteProtocolError(
-                f"more than {self._burst} requests cancelled unanswered, with {self._rate:g} a second forgiven"
-            )
+            raise RemoteProtocolError(f"more than {self._burst} {self._what}, with {self._rate:g} a second forgiven")
         self._tokens -= 1
 
 

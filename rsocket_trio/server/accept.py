@@ -50,7 +50,8 @@ from rsocket_trio.values import Unsaid
 if TYPE_CHECKING:
     from rsocket_trio.mux.recording import Recording
     from rsocket_trio.server.serve import StreamServeOptions
-    from rsocket_trio.transports.schemes import AcceptedConnection, Endpoint
+    from rsocket_trio.transports.http2.http2_handshake import AcceptedHttp2
+    from rsocket_trio.transports.schemes import Endpoint
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -75,7 +76,7 @@ class Server:
         self.sessions = SessionRegistry(resume) if resume is not None else None
         self.limits = options["limits"]
         self.connections: set[Connection] = set()
-        self._carrying: set[AcceptedConnection] = set()
+        self._carrying: set[AcceptedHttp2] = set()
         self._draining: trio.Nursery | None = None
         """The nursery of the tasks that drain connections, once the server drains."""
         self._grace_ends = math.inf
@@ -129,7 +130,7 @@ class Server:
                 if serve is not None:
                     await serve()
 
-    async def _accept_each(self, carrying: AcceptedConnection, endpoint: Endpoint) -> None:
+    async def _accept_each(self, carrying: AcceptedHttp2, endpoint: Endpoint) -> None:
         """Serve the transports of a connection that carries many, until its client opens no more and all are over."""
         self._carrying.add(carrying)
         try:

@@ -11,7 +11,7 @@ import trio
 from trio.lowlevel import checkpoint
 
 from rsocket_trio.mux.framing import CROWD, EncodedFrame, Framing, NoFraming
-from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.first_bytes import FirstBytes
 from rsocket_trio.transports.socket_stream import PromptStream, SocketStream
 
@@ -34,17 +34,14 @@ DISCARD_LIMIT = 4 * 1024 * 1024
 """Bytes that ``finish`` reads and drops while it waits for the peer to close."""
 
 
-class ByteStreamTransport:
+class ByteStreamTransport(Transport):
     """Frames over a stream of bytes, cut by the framing that ``use_framing`` sets.
 
     One write per ``send``. Cancelling ``send`` may leave half a frame on the wire: close the transport afterwards.
     With ``first`` the bytes that come first are checked to be RSocket's.
     """
 
-    __slots__ = (
-        *("_ended", "_first", "_framing", "_peeked", "_prompt", "_read_size", "_socket", "_stream", "_unsent"),
-        "handshake",
-    )
+    __slots__ = ("_ended", "_first", "_framing", "_peeked", "_prompt", "_read_size", "_socket", "_stream", "_unsent")
 
     is_message_based = False
 
@@ -63,16 +60,14 @@ class ByteStreamTransport:
         self._ended = False
 
     def use_framing(self, framing: Framing) -> None:
-        """Cut received bytes into frames this way from now on; called before the first ``receive``."""
         self._framing = framing
 
     async def peek(self) -> tuple[bytes, bool]:
-        """Return all bytes so far, at least one more than at the last call, and whether no more can come."""
         if not self._ended:
             try:
                 chunk = bytes(await self._stream.receive_some(READ_SIZE))
             except trio.BrokenResourceError as exc:
-                self._check_end(exc)
+                _check_end(exc)
                 chunk = b""
             self._ended = not chunk
             self._peeked += chunk
@@ -89,7 +84,6 @@ class ByteStreamTransport:
 
     @property
     def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
-        """Writes all frames without waiting; ``None`` unless the stream can do that."""
         return None if self._prompt is None else self._write
 
     def _write(self, frames: Sequence[EncodedFrame]) -> bool:
@@ -99,10 +93,7 @@ class ByteStreamTransport:
         return not self._unsent
 
     async def receive(self) -> Sequence[bytes]:
-        """Return the next whole frames, at least one; an empty sequence at the end of the stream.
-
-        Broken framing raises ``RemoteProtocolError`` once the frames before it were handed out.
-        """
+        # Broken framing raises ``RemoteProtocolError`` once the frames before it were handed out.
         framing = self._framing
         if self._peeked:
             chunk, self._peeked = self._peeked, b""
@@ -130,7 +121,7 @@ class ByteStreamTransport:
                 try:
                     chunk = bytes(await self._stream.receive_some(size_of_read(self._read_size, framing.missing)))
                 except trio.BrokenResourceError as exc:
-                    self._check_end(exc)
+                    _check_end(exc)
                     chunk = b""
                 self._ended = not chunk
 
@@ -141,12 +132,10 @@ class ByteStreamTransport:
 
     @property
     def mid_frame(self) -> bool:
-        """Return whether a part of a frame was received and its rest was not."""
         return self._framing.mid_frame
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nothing came that was not received, and closing needs no farewell."""
         return self._socket is not None and not (self._ended or self.has_unread)
 
     @property
@@ -155,7 +144,6 @@ class ByteStreamTransport:
         return self._framing.pending or has_unread(self._stream)
 
     async def finish(self, code: int = 1000) -> None:
-        """Send the end of the stream, then discard what comes until the peer does the same, at most 4 MiB."""
         try:
             await say_the_end(self._stream, DISCARD_LIMIT)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -169,18 +157,11 @@ class ByteStreamTransport:
             await self.finish()
 
     def cut(self) -> bool:
-        """Close at once if the stream is one that needs no waiting for that. Return whether it was."""
         return cut_prompt(self._stream)
 
     async def aclose(self) -> None:
-        """Close at once; never raises for a transport that is broken already."""
         # A polite TLS close writes, and a write to a peer that does not read hangs. finish() is the polite way.
         await trio.aclose_forcefully(self._stream)
-
-    def _check_end(self, error: trio.BrokenResourceError) -> None:
-        """Raise the error, unless it means that the stream merely ended."""
-        if not _is_missing_close_notify(error.__cause__):
-            raise error
 
 
 def takes_parts(frames: Sequence[EncodedFrame]) -> bool:
@@ -227,7 +208,11 @@ def has_unread(stream: trio.abc.Stream) -> bool:
 async def say_the_end(stream: trio.abc.Stream, discard: int) -> None:
     """Send the end of the stream, then discard so many bytes at most, until the peer does the same."""
     if isinstance(stream, trio.SSLStream):
-        stream = await _say_goodbye(stream)
+        below = stream.transport_stream
+        # Our close_notify goes out. The peer may still send data, or end without its own, as many do.
+        with suppress(trio.BrokenResourceError):
+            await stream.unwrap()
+        stream = below
     if isinstance(stream, SocketStream):
         stream.say_the_end()
     elif isinstance(stream, trio.abc.HalfCloseableStream):
@@ -244,19 +229,8 @@ async def turn_away(stream: trio.abc.Stream, answer: bytes) -> None:
         await say_the_end(stream, DISCARD_LIMIT)
 
 
-async def _say_goodbye(stream: trio.SSLStream[trio.abc.Stream]) -> trio.abc.Stream:
-    """Exchange close_notify. Return the stream below."""
-    below = stream.transport_stream
-    try:
-        await stream.unwrap()
-    except trio.BrokenResourceError:
-        # Our close_notify went out; the peer still sends data, or ended without its own, as many do.
-        pass
-    return below
-
-
-def _is_missing_close_notify(cause: BaseException | None) -> bool:
-    """Return whether a TLS peer merely ended the connection without close_notify: cut frames show a cut anyway."""
-    if isinstance(cause, ssl.SSLEOFError):
-        return True
-    return isinstance(cause, ssl.SSLError) and "UNEXPECTED_EOF" in (cause.strerror or "")
+def _check_end(error: trio.BrokenResourceError) -> None:
+    """Raise the error, unless a TLS peer merely ended without close_notify: cut frames show a cut anyway."""
+    cause = error.__cause__
+    if not isinstance(cause, ssl.SSLEOFError) and "UNEXPECTED_EOF" not in (getattr(cause, "strerror", "") or ""):
+        raise error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 import trio
@@ -14,22 +14,23 @@ from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
 from rsocket_trio.masking import shown_header
 from rsocket_trio.tools.exception_groups import nursery_beside
-from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.transports.base import CONNECT_TIMEOUT, UNLIMITED, ConnectTimeout, Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
-from rsocket_trio.transports.connect_timeout import CONNECT_TIMEOUT, UNLIMITED, ConnectTimeout
 from rsocket_trio.transports.error_text import NoTls, reason
 from rsocket_trio.transports.first_bytes import TLS, FirstBytes, wrong_protocol
 from rsocket_trio.transports.schemes import (
     REGISTRY,
     Carrier,
     ConnectOptions,
-    DialledConnection,
     Endpoint,
     SharedConnection,
     close_at_once,
     parse_uri,
 )
-from rsocket_trio.transports.sockets import client_tls, secure
+from rsocket_trio.transports.sockets import secure, tls_stream
+
+if TYPE_CHECKING:
+    from rsocket_trio.transports.http2.http2_handshake import SharedHttp2
 
 HeadersLike: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 """Headers for the request that opens a connection over HTTP: a mapping, or pairs, where a name may come again."""
@@ -107,18 +108,17 @@ class _Shared:
         self._options = options
         self._nursery = nursery
         self._connecting = trio.Lock()
-        self._last: DialledConnection | None = None
+        self._last: SharedHttp2 | None = None
         self._open = set[trio.CancelScope]()  # one for each connection, also for those that only finish
         self._is_over = False
 
     @asynccontextmanager
     async def open(self, endpoint: Endpoint, options: ConnectOptions) -> AsyncIterator[Transport]:
-        """Open a transport for the block. Raise ``OSError`` and ``BrokenResourceError``."""
         shared = await self.connect(options.time_limit)
         async with shared.open(endpoint, options) as transport:
             yield transport
 
-    async def connect(self, time_limit: ConnectTimeout) -> DialledConnection:
+    async def connect(self, time_limit: ConnectTimeout) -> SharedHttp2:
         """Return the connection, a new one if the last takes no more transports. Raise ``OSError``."""
         # Of several that find the last one lost, the first connects, and the others wait for that.
         with time_limit.step("another task was connecting, and did not finish"):
@@ -140,7 +140,7 @@ class _Shared:
         for scope in self._open:
             scope.cancel()
 
-    async def _carry(self, time_limit: ConnectTimeout, task_status: trio.TaskStatus[DialledConnection]) -> None:
+    async def _carry(self, time_limit: ConnectTimeout, task_status: trio.TaskStatus[SharedHttp2]) -> None:
         """Keep one connection open until it is over."""
         options = attrs.evolve(self._options, time_limit=time_limit)
         async with AsyncExitStack() as stack:
@@ -173,33 +173,30 @@ def _checked(
         if not name or not (name + text).isprintable():
             raise ValueError(f"header {name!r}: {shown_header(name, text)} can't be said in HTTP")
     if pairs and not endpoint.row.has_path:
-        carrying = [row.name for row in REGISTRY.values() if row.has_path]
-        raise ValueError(
-            f"{uri!r}: only {', '.join(carrying[:-1])} and {carrying[-1]} have a handshake that carries headers"
-        )
+        *others, last = (row.name for row in REGISTRY.values() if row.has_path)
+        raise ValueError(f"{uri!r}: only {', '.join(others)} and {last} have a handshake that carries headers")
     return ConnectOptions(ssl_context, pairs, limits or Limits(), time_limit)
 
 
+@attrs.define
 class _Plain(AbstractAsyncContextManager[Transport, None]):
     """A connection without a handshake, and without the generator that would cost a tenth of the time of connecting."""
 
-    def __init__(self, uri: str, endpoint: Endpoint, time_limit: ConnectTimeout) -> None:
-        self._uri = uri
-        self._endpoint = endpoint
-        self._time_limit = time_limit
-        self._transport: Transport | None = None
+    _uri: str
+    _endpoint: Endpoint
+    _time_limit: ConnectTimeout
+    _transport: Transport = attrs.field(init=False)
 
     async def __aenter__(self) -> Transport:
-        endpoint = self._endpoint
         with as_lost(self._uri):
-            carrier = await _dial(endpoint, self._time_limit)
-        self._transport = transport = endpoint.row.transport(endpoint, carrier, FirstBytes(self._uri, over_tls=False))
-        return transport
+            carrier = await _dial(self._endpoint, self._time_limit)
+        first = FirstBytes(self._uri, over_tls=False)
+        self._transport = self._endpoint.row.transport(self._endpoint, carrier, first)
+        return self._transport
 
     async def __aexit__(self, *_: object) -> None:
-        transport = self._transport
-        if transport is not None and not transport.cut():
-            await close_at_once(transport)
+        if not self._transport.cut():
+            await close_at_once(self._transport)
 
 
 @contextmanager
@@ -248,7 +245,7 @@ async def _dial(endpoint: Endpoint, time_limit: ConnectTimeout, stack: AsyncExit
     return carrier
 
 
-async def _share(endpoint: Endpoint, options: ConnectOptions, stack: AsyncExitStack) -> DialledConnection:
+async def _share(endpoint: Endpoint, options: ConnectOptions, stack: AsyncExitStack) -> SharedHttp2:
     """Connect for as long as the stack. Return what the transports share."""
     assert endpoint.row.share is not None
     stream, handshake = await _open_stream(endpoint, options, stack)
@@ -267,7 +264,7 @@ async def _open_stream(
     if not row.uses_tls:
         return carrier, handshake
     context = ssl.create_default_context() if options.ssl_context is None else options.ssl_context
-    secured = client_tls(context, carrier, endpoint.host, row.alpn)
+    secured = tls_stream(context, carrier, endpoint.host, row.alpn)
     try:
         with options.time_limit.step("no TLS handshake"):
             return secured, await secure(secured, handshake, row.alpn)

@@ -8,14 +8,12 @@ import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import attrs
 import trio
 
 from rsocket_trio.limits import Limits
-from rsocket_trio.transports.backlog import DEFAULT_BACKLOG, take_waiting
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport, turn_away
 from rsocket_trio.transports.error_text import HandshakeFailed, NoAlpn, NoTls, OriginRefused, reason
@@ -23,7 +21,6 @@ from rsocket_trio.transports.first_bytes import TLS_ALERT, client_protocol
 from rsocket_trio.transports.schemes import (
     REGISTRY,
     SPELLINGS,
-    AcceptedConnection,
     AcceptOptions,
     AnyListener,
     Carrier,
@@ -32,8 +29,19 @@ from rsocket_trio.transports.schemes import (
     close_at_once,
     parse_uri,
 )
-from rsocket_trio.transports.sockets import SharedListener, SocketListener, secure, server_tls
+from rsocket_trio.transports.sockets import (
+    BACKLOG,
+    ONE_LOST,
+    QueueListener,
+    SharedListener,
+    SocketListener,
+    secure,
+    tls_stream,
+)
 from rsocket_trio.transports.websocket.origins import OWN, Origins
+
+if TYPE_CHECKING:
+    from rsocket_trio.transports.http2.http2_handshake import AcceptedHttp2
 
 FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """Errors of the system when this process, or all of them, may have no more sockets."""
@@ -43,32 +51,19 @@ CONNECTION_TASK = "rsocket_trio connection"
 """The name of the tasks of accepted connections; Trio would make one for each, of 100 bytes."""
 LOG_INTERVAL = 60.0
 """Seconds between two lines in the log about it."""
+BACKLOG_TIMEOUT = 1.0
+"""Seconds that taking them may last, while further ones come."""
+QUIET_TIME = 0.01
+"""Seconds without a connection after which none waits at a listener that can't tell."""
+TAKEN_IN_A_ROW = 32
+"""Connections that are taken before other tasks run."""
+AcceptedT = TypeVar("AcceptedT", bound=trio.abc.AsyncResource)
 
 OneContext: TypeAlias = ssl.SSLContext | Callable[[], ssl.SSLContext]
 SSLContextLike: TypeAlias = OneContext | Mapping[str, OneContext]
 """The context of served TLS, a function that makes one, or such a value for each scheme."""
 
 logger = logging.getLogger("rsocket_trio")
-
-
-class Shortage:
-    """Logs that connections can't be accepted: a line a minute, however many listeners try again."""
-
-    def __init__(self) -> None:
-        self._logged_at = -math.inf
-        self._unlogged = 0
-
-    async def wait(self, uri: str, error: OSError) -> None:
-        """Wait until accepting is worth another try. Raise the error if it is not a shortage of sockets."""
-        if error.errno not in FULL:
-            raise error
-        if trio.current_time() - self._logged_at < LOG_INTERVAL:
-            self._unlogged += 1
-        else:
-            more = f"; {self._unlogged} more tries since the last such line" if self._unlogged else ""
-            logger.warning("%s: no connection can be accepted: %s%s", uri, reason(error), more)
-            self._logged_at, self._unlogged = trio.current_time(), 0
-        await trio.sleep(ACCEPT_RETRY_DELAY)
 
 
 class Accepted:
@@ -104,34 +99,33 @@ class Accepted:
             if not isinstance(carrier, trio.abc.Stream):
                 opening = nullcontext(carrier) if row.attend is None else row.attend(carrier, limits or Limits())
             elif row.accept_shared is not None:
-                opening = self._first_shared(limits)
+                async with self.open_shared(limits) as shared:
+                    first = await shared.accept()
+                    if first is None:
+                        raise HandshakeFailed("the client opened no stream")
+                    yield first
+                return
             else:
+                options = AcceptOptions(limits or Limits(), self._origins)
                 stream, handshake = await self._secured(carrier)
                 opening = nullcontext(ByteStreamTransport(stream, handshake))
-                if row.grant is not None:
-                    opening = row.grant(stream, self.endpoint, handshake, self._options(limits))
+                if row.upgrade is not None:
+                    opening = row.upgrade(stream, self.endpoint, handshake, options)
             async with opening as transport:
                 yield transport
         finally:
             await close_at_once(carrier)
 
     @asynccontextmanager
-    async def _first_shared(self, limits: Limits | None) -> AsyncIterator[Transport]:
-        async with self.open_shared(limits) as shared:
-            first = await shared.accept()
-            if first is None:
-                raise HandshakeFailed("the client opened no stream")
-            yield first
-
-    @asynccontextmanager
-    async def open_shared(self, limits: Limits | None = None) -> AsyncIterator[AcceptedConnection]:
+    async def open_shared(self, limits: Limits | None = None) -> AsyncIterator[AcceptedHttp2]:
         """Do the handshakes of TLS and HTTP/2, in time that the caller bounds. Raise ``HandshakeFailed``."""
         carrier, row = self._carrier, self.endpoint.row
         assert row.accept_shared is not None
         assert isinstance(carrier, trio.abc.Stream)
+        options = AcceptOptions(limits or Limits(), self._origins)
         try:
             stream, handshake = await self._secured(carrier)
-            async with row.accept_shared(stream, self.endpoint, handshake, self._options(limits)) as shared:
+            async with row.accept_shared(stream, self.endpoint, handshake, options) as shared:
                 yield shared
         finally:
             await close_at_once(carrier)
@@ -143,7 +137,7 @@ class Accepted:
         if not row.uses_tls:
             return carrier, handshake
         assert self._ssl_context is not None
-        secured = server_tls(self._ssl_context, carrier)
+        secured = tls_stream(self._ssl_context, carrier)
         try:
             return secured, await secure(secured, handshake, row.alpn)
         except NoTls as error:
@@ -154,29 +148,19 @@ class Accepted:
             await turn_away(secured, row.alpn_refusal)
             raise
 
-    def _options(self, limits: Limits | None) -> AcceptOptions:
-        return AcceptOptions(limits or Limits(), self._origins)
-
     async def aclose(self) -> None:
-        """Close the connection at once."""
         await close_at_once(self._carrier)
 
 
 class AcceptedTransport:
     """A transport that needs no handshake, of a shared connection or of the application's. Its acceptor closes it."""
 
-    is_shared = False
-
     def __init__(self, endpoint: Endpoint | str, transport: Transport) -> None:
         self.endpoint = endpoint
         self._transport = transport
 
     def plain(self) -> Transport:
-        """Return the transport."""
         return self._transport
-
-
-Handler: TypeAlias = Callable[[Accepted], Awaitable[None]]
 
 
 @attrs.frozen
@@ -189,7 +173,7 @@ class Inherited:
     def listener(self, contexts: Mapping[str, ssl.SSLContext], origins: Origins = OWN) -> BoundListener:
         """Return a listener in the process that was given the descriptors. It does not remove a Unix socket's path."""
         listeners = [SharedListener(descriptor) for descriptor in self.descriptors]
-        return BoundListener(self.endpoint, listeners, contexts.get(self.endpoint.scheme), origins=origins)
+        return BoundListener(self.endpoint, listeners, contexts.get(self.endpoint.scheme), origins)
 
 
 class BoundListener(trio.abc.AsyncResource):
@@ -200,15 +184,13 @@ class BoundListener(trio.abc.AsyncResource):
         endpoint: Endpoint,
         listeners: Sequence[AnyListener],
         ssl_context: ssl.SSLContext | None,
-        shortage: Shortage | None = None,
         origins: Origins = OWN,
     ) -> None:
         self.endpoint = endpoint
-        self.shortage = shortage or Shortage()
         self._listeners = list(listeners)
         self._ssl_context = ssl_context
         self._origins = origins
-        self._pages_refused = 0
+        self._has_refused_page = False
 
     @property
     def uri(self) -> str:
@@ -226,7 +208,7 @@ class BoundListener(trio.abc.AsyncResource):
 
     async def serve(
         self,
-        handler: Handler,
+        handler: Callable[[Accepted], Awaitable[None]],
         *,
         handler_nursery: trio.Nursery | None = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
@@ -242,14 +224,12 @@ class BoundListener(trio.abc.AsyncResource):
         async def handle(accepted: Accepted) -> None:
             try:
                 await handler(accepted)
-            except OriginRefused as exc:
-                # The page gets no reason, so the log is where its author finds it.
-                self._pages_refused += 1
-                more = "; further ones are counted" if self._pages_refused == 1 else f" ({self._pages_refused} so far)"
-                level = logging.WARNING if self._pages_refused == 1 else logging.DEBUG
-                logger.log(level, "%s: a page was turned away: %s%s", self.uri, exc, more)
             except HandshakeFailed as exc:
-                logger.debug("%s: a client was turned away: %s", self.uri, exc)
+                # A page gets no reason, so the log is where its author finds it.
+                is_page = isinstance(exc, OriginRefused)
+                level = logging.WARNING if is_page and not self._has_refused_page else logging.DEBUG
+                self._has_refused_page |= is_page
+                logger.log(level, "%s: a %s was turned away: %s", self.uri, "page" if is_page else "client", exc)
             finally:
                 await accepted.aclose()
 
@@ -262,7 +242,7 @@ class BoundListener(trio.abc.AsyncResource):
 
         # Bound sockets queue connections already, so no client that learns the URI comes too early.
         task_status.started(self.uri)
-        await accept_all(self._listeners, start, partial(self.shortage.wait, self.uri), handler_nursery)
+        await accept_all(self.uri, self._listeners, start, handler_nursery)
 
     async def aclose(self) -> None:
         """Stop listening: the port, the path or the name is free again."""
@@ -272,17 +252,27 @@ class BoundListener(trio.abc.AsyncResource):
 
 
 async def accept_all(
+    uri: str,
     listeners: Sequence[AnyListener],
     start: Callable[[Any, trio.Nursery], object],
-    on_shortage: Callable[[OSError], Awaitable[object]],
     handler_nursery: trio.Nursery | None,
 ) -> None:
     """Accept until cancelled, then close the listeners. ``start`` begins the task of each connection in a nursery.
 
     This is ``trio.serve_listeners`` without its second close of each stream in a scope of its own. When it is cancelled
-    and there is a ``handler_nursery``, which goes on, what waits is handled as well. ``on_shortage`` is that of
-    ``take_waiting``.
+    and there is a ``handler_nursery``, which goes on, what waits is handled as well. That connections can't be accepted
+    is logged once a minute.
     """
+    logged_at = -math.inf
+
+    async def on_shortage(error: OSError) -> None:
+        nonlocal logged_at
+        if error.errno not in FULL:
+            raise error
+        if trio.current_time() - logged_at >= LOG_INTERVAL:
+            logged_at = trio.current_time()
+            logger.warning("%s: no connection can be accepted: %s", uri, reason(error))
+        await trio.sleep(ACCEPT_RETRY_DELAY)
 
     async def accept(listener: AnyListener) -> None:
         async with listener:
@@ -309,6 +299,39 @@ async def accept_all(
             nursery.start_soon(accept, listener)
 
 
+async def take_waiting(
+    listener: trio.abc.Listener[AcceptedT],
+    on_accepted: Callable[[AcceptedT], object],
+    on_shortage: Callable[[OSError], Awaitable[object]],
+) -> None:
+    """Take what waits, at most ``BACKLOG`` connections within ``BACKLOG_TIMEOUT``, whatever is cancelled.
+
+    ``on_shortage`` waits until accepting is worth another try, or raises the error. The caller closes the listener.
+    """
+    if isinstance(listener, QueueListener):
+        listener.hide()
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + BACKLOG_TIMEOUT):
+        for number in range(1, BACKLOG + 1):
+            try:
+                if isinstance(listener, QueueListener):
+                    accepted = listener.take_or_close()
+                else:
+                    accepted = None
+                    with trio.move_on_after(QUIET_TIME):
+                        accepted = await listener.accept()
+            except OSError as error:
+                if error.errno not in ONE_LOST:
+                    await on_shortage(error)
+                continue
+            except trio.ClosedResourceError:
+                return
+            if accepted is None:
+                return
+            on_accepted(accepted)
+            if number % TAKEN_IN_A_ROW == 0:
+                await trio.lowlevel.checkpoint()
+
+
 class ListenerAdapter(trio.abc.AsyncResource):
     """A listener of the application's own, for any kind of Trio stream."""
 
@@ -332,14 +355,12 @@ class ListenerAdapter(trio.abc.AsyncResource):
             finally:
                 await trio.aclose_forcefully(stream)
 
-        def start(stream: trio.abc.Stream, tasks: trio.Nursery) -> None:
-            tasks.start_soon(handle, stream)
-
         task_status.started(self.uri)
-        await accept_all([self._listener], start, partial(Shortage().wait, self.uri), handler_nursery)
+        await accept_all(
+            self.uri, [self._listener], lambda stream, tasks: tasks.start_soon(handle, stream), handler_nursery
+        )
 
     async def aclose(self) -> None:
-        """Stop listening."""
         with trio.CancelScope(shield=True):
             await self._listener.aclose()
 
@@ -349,7 +370,6 @@ async def open_listeners(
     *,
     ssl_context: SSLContextLike | None = None,
     unix_mode: int | None = None,
-    backlog: int = DEFAULT_BACKLOG,
     origins: Origins = OWN,
     over: object | None = None,
 ) -> list[BoundListener]:
@@ -367,19 +387,18 @@ async def open_listeners(
         endpoint.row.check_extra()
     contexts = server_contexts(endpoints, ssl_context)
     bound: list[BoundListener] = []
-    shortage = Shortage()
     try:
         for endpoint in endpoints:
             # A name may have an address of IPv4 as well, and 0 is no port yet.
             has_ipv4 = endpoint.port and any(
                 other.port == endpoint.port and ":" not in other.host for other in endpoints
             )
-            options = ListenOptions(unix_mode, backlog, over, shares_ipv4=not has_ipv4)
+            options = ListenOptions(unix_mode, over, shares_ipv4=not has_ipv4)
             try:
                 known, listeners = await endpoint.row.listen(endpoint, options)
             except OSError as exc:
                 raise OSError(exc.errno, f"cannot listen on {endpoint}: {reason(exc)}") from exc
-            bound.append(BoundListener(known, listeners, contexts.get(endpoint.scheme), shortage, origins))
+            bound.append(BoundListener(known, listeners, contexts.get(endpoint.scheme), origins))
     except BaseException:
         for listener in bound:
             await listener.aclose()
@@ -395,21 +414,25 @@ def server_contexts(endpoints: Iterable[Endpoint], ssl_context: SSLContextLike |
     for a value that is no context.
     """
     known = {word: name for word, name in SPELLINGS.items() if REGISTRY[name].uses_tls}
-    by_scheme: dict[str, object] | None = None
-    if isinstance(ssl_context, Mapping):
-        if unknown := [word for word in ssl_context if word not in known]:
-            raise ValueError(f"ssl_context for {unknown[0]!r}: the schemes of TLS are {', '.join(known)}")
-        by_scheme = {known[word]: context for word, context in ssl_context.items()}
+    sources: Mapping[str, object] = (
+        ssl_context if isinstance(ssl_context, Mapping) else dict.fromkeys(known, ssl_context)
+    )
+    if unknown := sources.keys() - known:
+        raise ValueError(f"ssl_context for {min(unknown)!r}: the schemes of TLS are {', '.join(known)}")
+    by_scheme = {known[word]: source for word, source in sources.items()}
     contexts: dict[str, ssl.SSLContext] = {}
     for endpoint in endpoints:
         scheme = endpoint.scheme
         if not endpoint.uses_tls or scheme in contexts:
             continue
-        source = ssl_context if by_scheme is None else by_scheme.get(scheme)
+        source = by_scheme.get(scheme)
         if source is None:
-            missing = "" if by_scheme is None else f" for {scheme!r}"
-            raise ValueError(f"{endpoint}: serving TLS needs an ssl_context with a certificate{missing}")
-        contexts[scheme] = _context(scheme, source)
+            raise ValueError(f"{endpoint}: serving TLS needs an ssl_context with a certificate for {scheme!r}")
+        context = source() if callable(source) else source
+        if not isinstance(context, ssl.SSLContext):
+            what = type(context).__name__ + (" of its function" if callable(source) else "")
+            raise TypeError(f"ssl_context for {scheme!r} is an ssl.SSLContext or a function that makes one, not {what}")
+        contexts[scheme] = context
     first: dict[int, str] = {}
     for scheme, context in contexts.items():
         other, alpn = first.setdefault(id(context), scheme), REGISTRY[scheme].alpn
@@ -421,12 +444,3 @@ def server_contexts(endpoints: Iterable[Endpoint], ssl_context: SSLContextLike |
         if alpn:
             context.set_alpn_protocols(list(alpn))
     return contexts
-
-
-def _context(scheme: str, source: object) -> ssl.SSLContext:
-    """Return the context, made by the function if it is one. Raise ``TypeError`` for anything else."""
-    context = source() if callable(source) else source
-    if not isinstance(context, ssl.SSLContext):
-        what = f"{type(context).__name__} of its function" if callable(source) else type(context).__name__
-        raise TypeError(f"ssl_context for {scheme!r} is an ssl.SSLContext or a function that makes one, not {what}")
-    return context

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
 from rsocket_trio.mux.framing import EncodedFrame, whole
-from rsocket_trio.transports.backlog import QueueListener
 from rsocket_trio.transports.base import Handshake, MessageTransport
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
+from rsocket_trio.transports.sockets import QueueListener
 
 if TYPE_CHECKING:
     from rsocket_trio.transports.schemes import Endpoint, ListenOptions
@@ -37,12 +37,10 @@ class MemoryTransport(MessageTransport, trio.abc.AsyncResource):
         self._ended = False
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
-        """Hand over all frames at once."""
         if frames:
             await self._outgoing.send([whole(frame) for frame in frames])
 
     async def finish(self, code: int = 1000) -> None:
-        """Send the end of the stream, then discard what comes until the peer does the same, at most 4 MiB."""
         await self._outgoing.aclose()
         discarded = 0
         try:
@@ -52,13 +50,11 @@ class MemoryTransport(MessageTransport, trio.abc.AsyncResource):
             pass
 
     def cut(self) -> bool:
-        """Close both directions at once. Return True."""
         self._outgoing.close()
         self._incoming.close()
         return True
 
     async def aclose(self) -> None:
-        """Close both directions at once."""
         self.cut()
         await trio.lowlevel.checkpoint()
 
@@ -94,11 +90,9 @@ class MemoryListener(QueueListener[MemoryTransport]):
         self.arriving, self._arrived = trio.open_memory_channel[MemoryTransport](BACKLOG)
 
     async def accept(self) -> MemoryTransport:
-        """Return the next connection."""
         return await self._arrived.receive()
 
     def take_or_close(self) -> MemoryTransport | None:
-        """Return the connection that waits first. If none does, close this, and return ``None``."""
         try:
             return self._arrived.receive_nowait()
         except trio.WouldBlock:
@@ -123,21 +117,14 @@ _NAMES: trio.lowlevel.RunVar[dict[str, MemoryListener]] = trio.lowlevel.RunVar("
 
 
 def _listeners() -> dict[str, MemoryListener]:
-    try:
-        return _NAMES.get()
-    except LookupError:
-        _NAMES.set({})
-        return _NAMES.get()
+    names = _NAMES.get({})
+    _NAMES.set(names)
+    return names
 
 
 async def listen(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[MemoryListener]]:
     """Listen on the name of a URI, for its row in the registry."""
     return endpoint, [listen_memory(endpoint.host)]
-
-
-def dial(endpoint: Endpoint) -> Awaitable[MemoryTransport]:
-    """Connect to the name of a URI, for its row in the registry."""
-    return connect_memory(endpoint.host)
 
 
 def listen_memory(name: str) -> MemoryListener:
@@ -149,14 +136,14 @@ def listen_memory(name: str) -> MemoryListener:
     return listener
 
 
-async def connect_memory(name: str) -> MemoryTransport:
-    """Connect to a name. Raise ``ConnectionRefusedError`` if no listener has it."""
-    listener = _listeners().get(name)
-    ours, theirs = memory_pair(name)
+async def dial(endpoint: Endpoint) -> MemoryTransport:
+    """Connect to the name of a URI. Raise ``ConnectionRefusedError`` if no listener has it."""
+    listener = _listeners().get(endpoint.host)
+    ours, theirs = memory_pair(endpoint.host)
     try:
         if listener is not None:
             await listener.arriving.send(theirs)
             return ours
     except trio.BrokenResourceError:
         pass
-    raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens", f"memory://{name}")
+    raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens", str(endpoint))

@@ -9,22 +9,23 @@ from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 import attrs
 import trio
 
 from rsocket_trio.extras import install_command
 from rsocket_trio.limits import Limits
-from rsocket_trio.transports.backlog import DEFAULT_BACKLOG
-from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.transports.base import UNLIMITED, ConnectTimeout, Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
-from rsocket_trio.transports.connect_timeout import UNLIMITED, ConnectTimeout
 from rsocket_trio.transports.first_bytes import HTTP_2_REFUSAL, FirstBytes
 from rsocket_trio.transports.socket_stream import SocketStream
 from rsocket_trio.transports.sockets import bind_tcp, bind_unix, open_tcp, open_unix
 from rsocket_trio.transports.websocket.origins import OWN, Origins
 from rsocket_trio.values import value
+
+if TYPE_CHECKING:
+    from rsocket_trio.transports.http2.http2_handshake import AcceptedHttp2, SharedHttp2
 
 Carrier: TypeAlias = trio.abc.Stream | Transport
 """The connection that a scheme gives: a stream of bytes, or a transport that moves whole frames already."""
@@ -74,7 +75,6 @@ class ListenOptions:
 
     unix_mode: int | None = None
     """Permissions of the path of a Unix socket; ``None`` leaves them to the umask."""
-    backlog: int = DEFAULT_BACKLOG
     over: object | None = None
     """The object that listeners share, in a scheme that has one: the media driver of Aeron."""
     shares_ipv4: bool = False
@@ -109,31 +109,6 @@ class SharedConnection(Protocol):
         ...
 
 
-class DialledConnection(SharedConnection, Protocol):
-    """A shared connection that was opened once, and is not opened again when it is lost."""
-
-    @property
-    def takes_more(self) -> bool:
-        """Return whether another transport can be opened: it was not lost, and the server is not going away."""
-        ...
-
-    async def wait_over(self) -> None:
-        """Wait until it was lost, or takes no more transports and has none."""
-        ...
-
-
-class AcceptedConnection(Protocol):
-    """A client's connection that carries many transports."""
-
-    async def accept(self) -> Transport | None:
-        """Return the next transport that the client opens; ``None`` once it can open no more."""
-        ...
-
-    def stop_accepting(self) -> None:
-        """Tell the client that it can open no more. Those that are open go on."""
-        ...
-
-
 @attrs.frozen
 class LoadedLate:
     """A function that is imported when it is called: programs that use TCP start without what others need."""
@@ -151,7 +126,7 @@ class Scheme:
     """One transport: how its URIs are read and written, how it connects and listens, and what it can do.
 
     A stream that was dialled or accepted, and encrypted where the scheme ``uses_tls``, is a connection of
-    length-prefixed frames, unless ``upgrade`` and ``grant``, or ``share`` and ``accept_shared``, say what comes first.
+    length-prefixed frames, unless ``upgrade``, or ``share`` and ``accept_shared``, say what comes first.
     """
 
     name: str
@@ -166,13 +141,13 @@ class Scheme:
     attend: Callable[..., AbstractAsyncContextManager[Transport]] | None = None
     """Run what a dialled or accepted transport needs beside it, for the block. Arguments: the transport, ``Limits``."""
     upgrade: Callable[..., AbstractAsyncContextManager[Transport]] | None = None
-    """Open a transport over a stream, for an endpoint, its ``Handshake``, and ``ConnectOptions``."""
-    grant: Callable[..., AbstractAsyncContextManager[Transport]] | None = None
-    """The same at the server, with ``AcceptOptions``. Raise ``HandshakeFailed``."""
-    share: Callable[..., AbstractAsyncContextManager[DialledConnection]] | None = None
+    """Open a transport over a stream, for an endpoint, its ``Handshake``, and ``ConnectOptions`` or ``AcceptOptions``.
+    Raise ``HandshakeFailed``.
+    """
+    share: Callable[..., AbstractAsyncContextManager[SharedHttp2]] | None = None
     """Begin to share a stream, with the arguments of ``upgrade``, and keep to the options' ``time_limit``."""
-    accept_shared: Callable[..., AbstractAsyncContextManager[AcceptedConnection]] | None = None
-    """The same at the server, with the arguments of ``grant``."""
+    accept_shared: Callable[..., AbstractAsyncContextManager[AcceptedHttp2]] | None = None
+    """The same at the server, with ``AcceptOptions``."""
     spellings: tuple[str, ...] = ()
     default_port: int = 0
     has_path: bool = False
@@ -210,6 +185,11 @@ class Scheme:
         if isinstance(carrier, trio.abc.Stream):
             return ByteStreamTransport(carrier, self.handshake(endpoint, carrier), first)
         return carrier
+
+
+def path_of(target: str) -> str:
+    """Return the path of a request's target, without a query."""
+    return target.partition("?")[0] or "/"
 
 
 async def close_at_once(carrier: Carrier) -> None:
@@ -292,7 +272,21 @@ def parse_address(uri: str, scheme: str, rest: str) -> Endpoint:
 
 def parse_host_and_port(uri: str, authority: str, example: str, default_port: int = 0) -> tuple[str, int]:
     """Return host and port of ``host:port``. Raise ``ValueError`` with the URI and its fault, or an example."""
-    host, port = _split_authority(uri, authority)
+    if authority.startswith("["):
+        host, bracket, after = authority[1:].partition("]")
+        if not bracket or (after and not after.startswith(":")):
+            raise ValueError(f"{uri!r}: an IPv6 address looks like [::1]:7878")
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise ValueError(f"{uri!r}: {host!r} is not an IPv6 address") from None
+        port = after[1:]
+    else:
+        host, _, port = authority.partition(":")
+        if ":" in port:
+            raise ValueError(f"{uri!r}: an IPv6 address needs brackets, as in [::1]:7878")
+        if not host:
+            raise ValueError(f"{uri!r}: the host is missing, 0.0.0.0 or [::] means every address")
     if not port and default_port:
         return host, default_port
     if not port:
@@ -302,32 +296,13 @@ def parse_host_and_port(uri: str, authority: str, example: str, default_port: in
     return host, int(port)
 
 
-def _split_authority(uri: str, authority: str) -> tuple[str, str]:
-    """Return host and port, still text; the port is empty if none was given."""
-    if authority.startswith("["):
-        host, bracket, after = authority[1:].partition("]")
-        if not bracket or (after and not after.startswith(":")):
-            raise ValueError(f"{uri!r}: an IPv6 address looks like [::1]:7878")
-        try:
-            ipaddress.IPv6Address(host)
-        except ValueError:
-            raise ValueError(f"{uri!r}: {host!r} is not an IPv6 address") from None
-        return host, after[1:]
-    host, _, port = authority.partition(":")
-    if ":" in port:
-        raise ValueError(f"{uri!r}: an IPv6 address needs brackets, as in [::1]:7878")
-    if not host:
-        raise ValueError(f"{uri!r}: the host is missing, 0.0.0.0 or [::] means every address")
-    return host, port
-
-
 async def _listen_tcp(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[AnyListener]]:
-    listeners = await bind_tcp(endpoint.host, endpoint.port, options.backlog, shares_ipv4=options.shares_ipv4)
+    listeners = await bind_tcp(endpoint.host, endpoint.port, shares_ipv4=options.shares_ipv4)
     return attrs.evolve(endpoint, port=listeners[0].socket.getsockname()[1]), listeners
 
 
 async def _listen_unix(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[AnyListener]]:
-    return endpoint, [bind_unix(endpoint.path, options.unix_mode, options.backlog)]
+    return endpoint, [bind_unix(endpoint.path, options.unix_mode)]
 
 
 TCP = Scheme(
@@ -349,7 +324,6 @@ WS = attrs.evolve(
     default_port=80,
     has_path=True,
     upgrade=LoadedLate("rsocket_trio.transports.websocket.transport", "open_websocket"),
-    grant=LoadedLate("rsocket_trio.transports.websocket.transport", "accept_websocket"),
 )
 WSS = attrs.evolve(WS, name="wss", default_port=443, uses_tls=True)
 MEMORY = Scheme(
@@ -365,8 +339,8 @@ H2 = attrs.evolve(
     default_port=80,
     has_path=True,
     extra=("h2", "http2"),
-    share=LoadedLate("rsocket_trio.transports.http2.http2_client", "share_http2"),
-    accept_shared=LoadedLate("rsocket_trio.transports.http2.http2_server", "accept_http2"),
+    share=LoadedLate("rsocket_trio.transports.http2.http2_handshake", "share_http2"),
+    accept_shared=LoadedLate("rsocket_trio.transports.http2.http2_handshake", "accept_http2"),
 )
 H2S = attrs.evolve(H2, name="h2s", default_port=443, uses_tls=True, alpn=("h2",), alpn_refusal=HTTP_2_REFUSAL)
 AERON = Scheme(

@@ -30,7 +30,10 @@ IN_A_ROW = 4
 class PromptStream(trio.abc.HalfCloseableStream):
     """A stream that is also written to and closed without waiting."""
 
-    __slots__ = ()
+    __slots__ = ("writes",)
+
+    writes: int
+    """The number of writes so far."""
 
     @abstractmethod
     def write(self, data: BytesLike) -> int:
@@ -45,11 +48,19 @@ class PromptStream(trio.abc.HalfCloseableStream):
     def has_unread(self) -> bool:
         """Return whether something came that was not received, as far as that can be told."""
 
+    async def take_turn(self) -> None:
+        """Check for cancellation before a write, and at every fourth write let other tasks run."""
+        self.writes += 1
+        if self.writes % IN_A_ROW:
+            await checkpoint_if_cancelled()
+        else:
+            await checkpoint()
+
 
 class SocketStream(PromptStream):
     """A connected socket. One task reads, one writes. ``address`` is that of the other end, if it is known already."""
 
-    __slots__ = ("_address", "_is_drained", "_is_full", "_said_the_end", "_writes", "socket")
+    __slots__ = ("_address", "_is_drained", "_is_full", "_said_the_end", "socket")
 
     def __init__(self, connected: socket.socket, address: object = None) -> None:
         connected.setblocking(False)
@@ -58,7 +69,7 @@ class SocketStream(PromptStream):
         self._is_drained = True  # whether the last read emptied the socket, so that the next one has to wait
         self._said_the_end = False
         self._is_full = False
-        self._writes = 0
+        self.writes = 0
         if connected.family in (socket.AF_INET, socket.AF_INET6):
             # If the peer is gone already, or the kernel lacks an option that it names, the stream works without.
             with suppress(OSError):
@@ -90,7 +101,6 @@ class SocketStream(PromptStream):
         return True
 
     def write(self, data: BytesLike) -> int:
-        """Return how many bytes the system took, from the front. Raise as ``send_all`` does."""
         return self._hand_over(self.socket.send, data)
 
     def _hand_over(self, send: Callable[[Data], int], data: Data) -> int:
@@ -105,25 +115,17 @@ class SocketStream(PromptStream):
 
     async def put_all(self, data: BytesLike) -> None:
         """Send all bytes as ``send_all`` does, but let other tasks run only if it waits, and at every fourth write."""
-        await self._take_turn()
+        await self.take_turn()
         sent = self.write(data)
         if sent < len(data):
             await self._put_rest(data, sent)
 
     async def put_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send pieces as ``put_all`` does; join them only if the system does not take them all."""
-        await self._take_turn()
+        await self.take_turn()
         sent = self._hand_over(self.socket.sendmsg, parts)
         if sent < sum(map(len, parts)):
             await self._put_rest(b"".join(parts), sent)
-
-    async def _take_turn(self) -> None:
-        """Check for cancellation before a write, and at every fourth write let other tasks run."""
-        self._writes += 1
-        if self._writes % IN_A_ROW:
-            await checkpoint_if_cancelled()
-        else:
-            await checkpoint()
 
     async def _put_rest(self, data: BytesLike, sent: int) -> None:
         with memoryview(data) as whole:
@@ -133,10 +135,6 @@ class SocketStream(PromptStream):
                     sent += self.write(rest)
 
     async def send_all(self, data: BytesLike) -> None:
-        """Send all bytes. A cancel may leave a part of them sent.
-
-        Raise ``BrokenResourceError`` and ``ClosedResourceError``.
-        """
         await self.put_all(data)
         await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -152,7 +150,6 @@ class SocketStream(PromptStream):
             self._is_full = False
 
     async def send_eof(self) -> None:
-        """Shut down the sending direction."""
         await checkpoint()
         self.say_the_end()
 
@@ -169,7 +166,6 @@ class SocketStream(PromptStream):
                 raise self._lost(error) from error
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return the next bytes, none at the end. Raise ``BrokenResourceError`` and ``ClosedResourceError``."""
         size = READ_SIZE if max_bytes is None else max_bytes
         if size < 1:
             raise ValueError(f"max_bytes is {size}, the least is 1")
@@ -190,20 +186,17 @@ class SocketStream(PromptStream):
                 return chunk
 
     def close(self) -> None:
-        """Close at once. A task that waits here gets a ``ClosedResourceError``."""
         if self.socket.fileno() >= 0:
             notify_closing(self.socket)
             self.socket.close()
 
     async def aclose(self) -> None:
-        """Close at once."""
         self.close()
         # A cancelled task only wants to close: raising here would take time at the end of every connection.
         if trio.current_effective_deadline() > -math.inf:
             await checkpoint()
 
     def _check_open(self) -> None:
-        """Raise ``ClosedResourceError`` once the stream is closed."""
         if self.socket.fileno() < 0:
             raise trio.ClosedResourceError("the socket was closed")
 

@@ -7,15 +7,15 @@ import os
 import socket
 import ssl
 import stat
+from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 import attrs
 import trio
 
-from rsocket_trio.transports.backlog import ONE_LOST, QueueListener
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.error_text import NO_FRAME, TLS_ENDS, HandshakeFailed, NoAlpn, NoTls, PeerLeft, reason
 from rsocket_trio.transports.first_bytes import HEAD_SIZE, is_tls
@@ -23,9 +23,18 @@ from rsocket_trio.transports.socket_stream import SocketStream
 
 NO_SUCH_ADDRESS = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 
-CONNECTED = (0, errno.EISCONN)
-"""Results of a second call to connect on a socket that is connected by then."""
-
+Carrier_co = TypeVar("Carrier_co", bound=trio.abc.AsyncResource, covariant=True)
+BACKLOG = 1024
+"""Connections that the system completes before they are accepted. It cuts this down to its own maximum."""
+ONE_LOST = frozenset(
+    getattr(errno, name)
+    for name in (
+        *("ECONNABORTED", "ECONNRESET", "EPERM", "EPROTO", "ENOPROTOOPT", "EPROTONOSUPPORT", "ESOCKTNOSUPPORT"),
+        *("ENETDOWN", "ENETUNREACH", "EHOSTDOWN", "EHOSTUNREACH", "ENONET", "ENOSR", "EOPNOTSUPP", "ETIMEDOUT"),
+    )
+    if hasattr(errno, name)
+)
+"""Errors of accept that concern one connection only, according to Linux's accept(2)."""
 STEP_BACK = 0.005
 """Seconds that a process which shares a listener leaves to the others after it got a connection."""
 IN_A_ROW = 4
@@ -72,7 +81,7 @@ async def _connect(connecting: socket.socket, address: tuple[str, int]) -> Socke
         if error == errno.EALREADY:
             await trio.lowlevel.wait_writable(connecting)
             error = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if error not in CONNECTED:
+        if error not in (0, errno.EISCONN):
             text = os.strerror(error)
             raise OSError(error, f"{text}, and {NO_FRAME}" if error == errno.ECONNRESET else text) from None
     # An address of IPv4 has one spelling, so that the system need not be asked for the peer's. 0.0.0.0 is none.
@@ -143,7 +152,7 @@ class _FirstRead(trio.abc.Stream):
         await self._stream.aclose()
 
 
-async def bind_tcp(host: str, port: int, backlog: int, *, shares_ipv4: bool = False) -> list[SocketListener]:
+async def bind_tcp(host: str, port: int, *, shares_ipv4: bool = False) -> list[SocketListener]:
     """Bind every address that a name has, all on one port, which port 0 takes from the system.
 
     Addresses that this machine cannot have (IPv6 without IPv6) are left out as long as one remains. With
@@ -158,7 +167,7 @@ async def bind_tcp(host: str, port: int, backlog: int, *, shares_ipv4: bool = Fa
             both = shares_ipv4 and address[0] == "::" and socket.has_dualstack_ipv6()
             place = (address[0], port, *address[2:])
             try:
-                listening = socket.create_server(place, family=family, backlog=backlog, dualstack_ipv6=both)
+                listening = socket.create_server(place, family=family, backlog=BACKLOG, dualstack_ipv6=both)
             except OSError as error:
                 # Its own text repeats the address.
                 absent = OSError(error.errno, os.strerror(error.errno or 0))
@@ -171,6 +180,20 @@ async def bind_tcp(host: str, port: int, backlog: int, *, shares_ipv4: bool = Fa
             raise absent
         bound.pop_all()
         return listeners
+
+
+class QueueListener(trio.abc.Listener[Carrier_co]):
+    """A listener that knows whether a connection waits."""
+
+    @abstractmethod
+    def take_or_close(self) -> Carrier_co | None:
+        """Return the connection that waits first. If none does, close this, and return ``None``.
+
+        Raise ``ClosedResourceError``, and ``OSError``: one of ``ONE_LOST`` if that connection is gone already.
+        """
+
+    def hide(self) -> None:
+        """Have no more clients find this, if that cuts off none of those that wait."""
 
 
 class SocketListener(QueueListener[SocketStream]):
@@ -191,7 +214,6 @@ class SocketListener(QueueListener[SocketStream]):
         return accepted
 
     def take_or_close(self) -> SocketStream | None:
-        """Return the connection that waits first; close this and return ``None`` if none does."""
         if self.socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self.socket)
         accepted = self._accept_now()
@@ -262,54 +284,44 @@ class SharedListener(SocketListener):
 class UnixListener(SocketListener):
     """A listener that removes its path when it is closed, if the path is still its own."""
 
-    def __init__(self, listening: socket.socket, path: str, identity: os.stat_result) -> None:
+    def __init__(self, listening: socket.socket, path: str) -> None:
         super().__init__(listening)
         self._path = path
-        self._identity = identity
+        self._identity = os.lstat(path)
 
     def hide(self) -> None:
-        """Remove the path."""
-        identity = _identity(self._path)
-        if identity is not None and os.path.samestat(identity, self._identity):
-            with suppress(OSError):
+        with suppress(OSError):
+            if os.path.samestat(os.lstat(self._path), self._identity):
                 os.unlink(self._path)
 
     async def aclose(self) -> None:
-        """Stop listening and remove the path."""
         # Remove the path first: a client that finds it must find a listening socket.
         self.hide()
         await super().aclose()
 
 
-def bind_unix(path: str, mode: int | None, backlog: int) -> UnixListener:
+def bind_unix(path: str, mode: int | None) -> UnixListener:
     """Bind a path. Replace the socket of a crashed server; raise ``OSError`` for anything else there."""
     _remove_stale(path)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         bound.bind(path)
-        identity = _identity(path)
+        listener = UnixListener(bound, path)
         if mode is not None:
             # Before listen() no client can connect, so there is no moment with the wrong mode.
             os.chmod(path, mode)
-        bound.listen(backlog)
+        bound.listen(BACKLOG)
     except BaseException:
         bound.close()
         raise
-    assert identity is not None
-    return UnixListener(bound, path, identity)
-
-
-def _identity(path: str) -> os.stat_result | None:
-    try:
-        return os.lstat(path)
-    except OSError:
-        return None
+    return listener
 
 
 def _remove_stale(path: str) -> None:
     """Remove a socket at the path if no process listens on it. Raise ``OSError`` for anything else there."""
-    identity = _identity(path)
-    if identity is None:
+    try:
+        identity = os.lstat(path)
+    except OSError:
         return
     if not stat.S_ISSOCK(identity.st_mode):
         raise FileExistsError(errno.EEXIST, "exists and is not a socket")
@@ -320,9 +332,9 @@ def _remove_stale(path: str) -> None:
         raise OSError(errno.EADDRINUSE, "somebody listens there already")
     if error not in (errno.ECONNREFUSED, errno.ENOENT):
         raise OSError(error, os.strerror(error))
-    now = _identity(path)
-    if error == errno.ECONNREFUSED and now is not None and os.path.samestat(now, identity):
-        os.unlink(path)
+    with suppress(FileNotFoundError):
+        if error == errno.ECONNREFUSED and os.path.samestat(os.lstat(path), identity):
+            os.unlink(path)
 
 
 class WholeReads(ssl.SSLObject):
@@ -352,35 +364,22 @@ class WholeReads(ssl.SSLObject):
         return b"".join(parts)
 
 
-def _tls(
-    context: ssl.SSLContext, stream: trio.abc.Stream, *, server_hostname: str | None = None, server_side: bool = False
+def tls_stream(
+    context: ssl.SSLContext, stream: trio.abc.Stream, host: str | None = None, alpn: Sequence[str] = ()
 ) -> trio.SSLStream[trio.abc.Stream]:
-    """Return one side of TLS. The application's context may be used elsewhere: its class of objects stays its own."""
+    """Return one side of TLS, its handshake still to be done: a client's with a ``host``, just ``alpn`` offered."""
+    if host is not None and alpn:
+        context.set_alpn_protocols(list(alpn))
+        _OFFERING.add(context)
+    elif host is not None and context in _OFFERING:
+        # A WebSocket server that speaks HTTP/2 as well would choose that.
+        context.set_alpn_protocols([])
+        _OFFERING.discard(context)
+    # The application's context may be used elsewhere: its class of objects stays its own.
     kept = context.sslobject_class
     if kept is ssl.SSLObject:
         context.sslobject_class = WholeReads
     try:
-        return trio.SSLStream(
-            stream, context, server_hostname=server_hostname, server_side=server_side, https_compatible=True
-        )
+        return trio.SSLStream(stream, context, server_hostname=host, server_side=host is None, https_compatible=True)
     finally:
         context.sslobject_class = kept
-
-
-def server_tls(context: ssl.SSLContext, stream: trio.abc.Stream) -> trio.SSLStream[trio.abc.Stream]:
-    """Return the server's side of TLS over an accepted stream, its handshake still to be done."""
-    return _tls(context, stream, server_side=True)
-
-
-def client_tls(
-    context: ssl.SSLContext, stream: trio.abc.Stream, host: str, alpn: Sequence[str]
-) -> trio.SSLStream[trio.abc.Stream]:
-    """Return the client's side of TLS, its handshake still to be done, with just ``alpn`` offered."""
-    if alpn:
-        context.set_alpn_protocols(list(alpn))
-        _OFFERING.add(context)
-    elif context in _OFFERING:
-        # A WebSocket server that speaks HTTP/2 as well would choose that.
-        context.set_alpn_protocols([])
-        _OFFERING.discard(context)
-    return _tls(context, stream, server_hostname=host)

@@ -33,7 +33,7 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.rsocket.extensions.payloads import Resumable
-from rsocket_trio.transports.backlog import QUIET_TIME
+from rsocket_trio.transports.listen import QUIET_TIME
 from tests.connection.resuming import CLIENTS, DIALECTS, OPTIONS, SERVERS, Book, Network, each, numbers, pair, settle
 from tests.each_row import each_row
 from tests.serving import running_server

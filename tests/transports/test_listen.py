@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import socket
 import stat
 from pathlib import Path
@@ -242,7 +241,7 @@ async def test_a_listener_survives_a_client_that_resets_at_once() -> None:
             await told.receive()
 
 
-async def test_without_descriptors_listeners_say_so_once_a_minute_together_and_accept_once_there_are_some(
+async def test_without_descriptors_listeners_say_so_once_a_minute_and_accept_once_there_are_some(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
     lasts = 3 * 60 - ACCEPT_RETRY_DELAY / 2
@@ -273,13 +272,8 @@ async def test_without_descriptors_listeners_say_so_once_a_minute_together_and_a
         nursery.cancel_scope.cancel()
 
     assert trio.current_time() == pytest.approx(lasts, abs=ACCEPT_RETRY_DELAY)
-    first, *later = [record.getMessage() for record in caplog.records]
-    assert first == "memory://one: no connection can be accepted: too many open files"
-    assert len(later) == 2
-    for line in later:
-        found = re.fullmatch(r"memory://(one|two): .*; (\d+) more tries since the last such line", line)
-        assert found is not None
-        assert int(found[2]) == pytest.approx(2 * 60 / ACCEPT_RETRY_DELAY, abs=3)
+    lines = [f"memory://{name}: no connection can be accepted: too many open files" for name in ("one", "two")]
+    assert sorted(record.getMessage() for record in caplog.records) == sorted(3 * lines)
 
 
 @pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/", "h2://127.0.0.1:0/", "memory://m"])

@@ -9,7 +9,8 @@ from trio.testing import wait_all_tasks_blocked
 from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.listen import Accepted, open_listeners
-from rsocket_trio.transports.memory import BATCHES, connect_memory, listen_memory, memory_pair
+from rsocket_trio.transports.memory import BATCHES, dial, listen_memory, memory_pair
+from rsocket_trio.transports.schemes import parse_uri
 from tests.transports.pairs import listening
 
 
@@ -68,7 +69,7 @@ async def test_a_name_connects_a_client_with_its_listener() -> None:
         assert await client.receive() == [b"hello"]
         assert await client.receive() == []
     with pytest.raises(ConnectionRefusedError):
-        await connect_memory("echo")
+        await dial(parse_uri("memory://echo"))
 
 
 async def test_a_name_is_taken_until_its_listener_closes() -> None:
@@ -79,7 +80,7 @@ async def test_a_name_is_taken_until_its_listener_closes() -> None:
     await first.aclose()
     second = listen_memory("once")
     await first.aclose()  # closing twice does not free what somebody else has now
-    client = await connect_memory("once")
+    client = await dial(parse_uri("memory://once"))
     await second.accept()
     await second.aclose()
     await client.aclose()
@@ -87,7 +88,7 @@ async def test_a_name_is_taken_until_its_listener_closes() -> None:
 
 async def test_connections_that_nobody_accepted_end_when_the_listener_closes() -> None:
     listener = listen_memory("busy")
-    client = await connect_memory("busy")
+    client = await dial(parse_uri("memory://busy"))
 
     with trio.CancelScope() as scope:
         scope.cancel()

@@ -10,9 +10,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio.transports import backlog
-from rsocket_trio.transports.backlog import QueueListener, take_waiting
-from rsocket_trio.transports.sockets import STEP_BACK, SharedListener, SocketListener
+from rsocket_trio.transports import listen
+from rsocket_trio.transports.listen import take_waiting
+from rsocket_trio.transports.sockets import STEP_BACK, QueueListener, SharedListener, SocketListener
 
 
 @pytest.fixture
@@ -116,5 +116,5 @@ async def taken(listener: trio.abc.Listener[Stream]) -> int:
 async def test_as_many_as_wait_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await taken(Queue(iter([None]))) == 0
     assert await taken(Queue(iter([*(Stream() for _ in range(100)), None]))) == 100
-    monkeypatch.setattr(backlog, "DEFAULT_BACKLOG", 70)
+    monkeypatch.setattr(listen, "BACKLOG", 70)
     assert await taken(Queue(iter([Stream() for _ in range(70)]))) == 70

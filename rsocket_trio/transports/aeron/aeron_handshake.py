@@ -8,9 +8,8 @@ import secrets
 import socket
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from functools import partial
 
 import attrs
 import trio
@@ -19,11 +18,15 @@ from trio import sleep
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.aeron.channels import EXAMPLE, AeronChannel, address_of, resolved, with_port, written
 from rsocket_trio.transports.aeron.media_driver import MAX_MANAGEMENT_IMAGES, MediaDriver, driver_of
-from rsocket_trio.transports.aeron.message_transport import AeronTransport
-from rsocket_trio.transports.aeron.publications import AeronPublication, AeronSubscription, ClientResource
+from rsocket_trio.transports.aeron.publications import (
+    AeronPublication,
+    AeronSubscription,
+    AeronTransport,
+    ClientResource,
+)
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.error_text import HandshakeFailed
-from rsocket_trio.transports.schemes import AnyListener, ConnectOptions, Endpoint, ListenOptions, parse_host_and_port
+from rsocket_trio.transports.schemes import AnyListener, Endpoint, ListenOptions, parse_host_and_port
 
 SERVER_MANAGEMENT = -1
 """The stream on which a server receives SETUPs."""
@@ -105,7 +108,7 @@ async def address_bound(driver: MediaDriver, subscription: AeronSubscription) ->
 class SetupRequest(trio.abc.AsyncResource):
     """A client whose SETUP a server has received. Answered by ``answered``, and closed by ``aclose``.
 
-    ``tag`` names the socket of the server, and ``stream`` is the one to receive on. ``on_end`` is called once the
+    ``tag`` names the socket of the server, and ``stream`` is the one to receive on. ``until_end`` is closed once the
     handshake is over.
     """
 
@@ -114,13 +117,13 @@ class SetupRequest(trio.abc.AsyncResource):
     _tag: int
     _stream: int
     _setup: SetupMessage
-    _on_end: Callable[[], object]
     _scope: trio.CancelScope = attrs.field(init=False, factory=trio.CancelScope)
-    _is_over: bool = attrs.field(init=False, default=False)
+    until_end: ExitStack = attrs.field(init=False, factory=ExitStack)
     _transport: AeronTransport | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         self.driver.acquire(blind=self._channel.is_ipc)
+        self.until_end.callback(self.driver.release)
 
     async def answered(self) -> AeronTransport:
         """Finish the handshake. Return the connection. Raise ``HandshakeFailed``."""
@@ -143,7 +146,7 @@ class SetupRequest(trio.abc.AsyncResource):
         except (OSError, ValueError, trio.BrokenResourceError) as error:
             raise HandshakeFailed(str(error)) from error
         finally:
-            self._end()
+            self.until_end.close()
         raise HandshakeFailed("the client went during its handshake, or the server does")
 
     def close(self) -> None:
@@ -151,18 +154,11 @@ class SetupRequest(trio.abc.AsyncResource):
         self._scope.cancel()
         if self._transport is not None:
             self._transport.cut()
-        self._end()
+        self.until_end.close()
 
     async def aclose(self) -> None:
-        """Close at once."""
         self.close()
         await trio.lowlevel.checkpoint()
-
-    def _end(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._on_end()
-            self.driver.release()
 
 
 async def dial(endpoint: Endpoint, over: MediaDriver | None = None) -> AeronTransport:
@@ -231,20 +227,6 @@ async def _connected(driver: MediaDriver, channel: AeronChannel, local: str) -> 
 
 
 @asynccontextmanager
-async def opened(endpoint: Endpoint, options: ConnectOptions, driver: MediaDriver) -> AsyncIterator[AeronTransport]:
-    """Open a connection over a given driver for the block."""
-    if "directory" in AeronChannel.of(endpoint).parameters:
-        raise ValueError(f"{endpoint}: it names the directory of another driver than that of over")
-    with options.time_limit.step("not connected"):
-        transport = await dial(endpoint, driver)
-    try:
-        async with attended(transport, options.limits):
-            yield transport
-    finally:
-        transport.cut()
-
-
-@asynccontextmanager
 async def attended(carrier: AeronTransport | SetupRequest, limits: Limits) -> AsyncIterator[AeronTransport]:
     """Keep driver and client of a connection going for the block, also while no task waits for them."""
     async with carrier.driver.duty.attended():
@@ -304,7 +286,6 @@ class AeronListener(trio.abc.Listener[SetupRequest]):
             raise
 
     async def _subscribed(self, driver: MediaDriver) -> AeronSubscription:
-        """Subscribe to the stream of SETUPs. Raise ``OSError``."""
         at = self._channel.at(self._channel.endpoint, tag=self._tag)
         with AeronSubscription(driver, at, SERVER_MANAGEMENT) as setups:
             await added(driver, setups)
@@ -334,7 +315,6 @@ class AeronListener(trio.abc.Listener[SetupRequest]):
                 return self._accepted.popleft()
 
     def _leave_driver(self) -> None:
-        """Close what this has of the driver."""
         driver, self._driver = self._driver, None
         if driver is None:
             return
@@ -374,8 +354,8 @@ class AeronListener(trio.abc.Listener[SetupRequest]):
             logger.debug("aeron: a SETUP was dropped: %d handshakes are under way", MAX_HANDSHAKES)
             return
         self._streams += 2
-        on_end = partial(self._handshakes.pop, connection)
-        request = SetupRequest(driver, self._channel, self._tag, self._streams, setup, on_end)
+        request = SetupRequest(driver, self._channel, self._tag, self._streams, setup)
+        request.until_end.callback(self._handshakes.pop, connection)
         self._handshakes[connection] = request
         self._accepted.append(request)
 

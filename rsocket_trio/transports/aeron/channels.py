@@ -57,7 +57,6 @@ def _written(media: str, parameters: Mapping[str, object]) -> str:
 
 
 def _read(channel: str) -> tuple[str, dict[str, str]]:
-    """Return the media and the parameters of a channel."""
     media, _, query = channel.partition("?")
     return media, dict(part.partition("=")[::2] for part in filter(None, query.split("|")))
 

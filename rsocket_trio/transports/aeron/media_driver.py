@@ -1,36 +1,37 @@
-"""Aeron's client and media driver: started, joined, shared by the connections of a program, and removed at the end."""
+"""Aeron's C library, client and media driver: found, started, joined, shared by connections, and removed at the end."""
 
 from __future__ import annotations
 
+import ctypes.util
 import errno
+import fcntl
+import importlib.util
 import os
+import re
 import select
 import shutil
+import struct
 import sys
+import tempfile
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 import trio
 
+from rsocket_trio.extras import install_command
 from rsocket_trio.transports.aeron.channels import AeronChannel
-from rsocket_trio.transports.aeron.directories import (
-    PREFIX,
-    base,
-    is_alive,
-    lock_directory,
-    remove_if_left,
-    remove_leftovers,
-)
 from rsocket_trio.transports.aeron.duty_cycle import DutyCycle
-from rsocket_trio.transports.aeron.library import AeronLibrary, open_library
 from rsocket_trio.transports.base import Transport
-from rsocket_trio.transports.schemes import ConnectOptions, Endpoint, LoadedLate
+from rsocket_trio.transports.schemes import ConnectOptions, Endpoint
 
 if TYPE_CHECKING:
     from rsocket_trio.transports.aeron.publications import AeronSubscription, ClientResource
+
 
 DIRECTORY_VARIABLE = "AERON_DIR"
 """The environment variable with the directory of the media driver, as in Aeron itself."""
@@ -57,7 +58,6 @@ FATAL: Final = {
 VECTOR = 16
 """Datagrams that one call of the system receives or sends at most."""
 NANOSECONDS = 1_000_000_000
-OPEN = LoadedLate("rsocket_trio.transports.aeron.aeron_handshake", "opened")
 
 
 class MediaDriver:
@@ -103,15 +103,20 @@ class MediaDriver:
             self.close("it could not be started")
             raise
 
-    @property
-    def takes_more(self) -> bool:
-        """Return whether it can be used: neither driver nor client have ended."""
-        return self.duty.fault is None
+    @asynccontextmanager
+    async def open(self, endpoint: Endpoint, options: ConnectOptions) -> AsyncIterator[Transport]:
+        # Imported here: the handshake imports this module.
+        from rsocket_trio.transports.aeron.aeron_handshake import attended, dial
 
-    def open(self, endpoint: Endpoint, options: ConnectOptions) -> AbstractAsyncContextManager[Transport]:
-        """Open a connection over this driver for the block. Raise ``OSError`` and ``BrokenResourceError``."""
-        opening: AbstractAsyncContextManager[Transport] = OPEN(endpoint, options, self)
-        return opening
+        if "directory" in AeronChannel.of(endpoint).parameters:
+            raise ValueError(f"{endpoint}: it names the directory of another driver than that of over")
+        with options.time_limit.step("not connected"):
+            transport = await dial(endpoint, self)
+        try:
+            async with attended(transport, options.limits):
+                yield transport
+        finally:
+            transport.cut()
 
     @property
     def client(self) -> object:
@@ -321,7 +326,7 @@ def driver_of(channel: AeronChannel, *, start: bool) -> MediaDriver:
         path = library.ffi.new("char[4096]")
         library.check(library.api.aeron_default_path(path, len(path)), "no default directory")
         directory = library.text(path)
-    drivers = {name: driver for name, driver in _DRIVERS.get({}).items() if driver.takes_more}
+    drivers = {name: driver for name, driver in _DRIVERS.get({}).items() if driver.duty.fault is None}
     _DRIVERS.set(drivers)
     name = directory or ""
     if name not in drivers:
@@ -351,3 +356,160 @@ async def open_media_driver(
             yield driver
     finally:
         driver.close("its block has ended")
+
+
+PREFIX = "rsocket-trio-aeron-"
+"""The beginning of the name of a directory that no one chose a name for."""
+LOCK = "rsocket-trio.lock"
+"""A file in the directory of an embedded driver. The process that embeds it holds a lock on it for as long as it lives,
+so that one who gets the lock knows that the process is gone, in whatever namespace of processes it was."""
+FILE = "cnc.dat"
+"""The file that a media driver and its clients talk by."""
+HEAD = struct.Struct("=ii")
+"""Its version, and the bytes of its first buffer, at whose end the driver writes when it was last there."""
+HEARTBEAT = struct.Struct("=q")
+LAYOUT = 0
+"""The major version that is understood."""
+DRIVER_TIMEOUT = 10
+"""Seconds after which a driver that was not there counts as gone."""
+
+
+def base() -> Path:
+    """Return the folder of all directories: memory, where the system has a folder for that."""
+    return Path("/dev/shm") if sys.platform == "linux" and os.path.isdir("/dev/shm") else Path(tempfile.gettempdir())
+
+
+def is_alive(directory: Path) -> bool:
+    """Return whether a media driver runs in a directory. Raise ``OSError`` for one whose files are of another layout.
+
+    Neither the client nor the driver is asked: one waits for a driver that is not there, and the other removes the
+    directory of one that it does not understand.
+    """
+    try:
+        with open(directory / FILE, "rb") as file:
+            version, length = HEAD.unpack(file.read(HEAD.size))
+            file.seek(length)  # two lines of cache of the head more, and two of the end less
+            (heard,) = HEARTBEAT.unpack(file.read(HEARTBEAT.size))
+    except (OSError, struct.error):
+        return False
+    if heard / 1000 < time.time() - DRIVER_TIMEOUT:
+        return False
+    if version >> 16 != LAYOUT:
+        text = f"{version >> 16 & 255}.{version >> 8 & 255}.{version & 255}"
+        raise OSError(
+            errno.EPROTONOSUPPORT, f"the media driver in {directory} has files of layout {text}, known is 0.2"
+        )
+    return True
+
+
+def lock_directory(directory: Path) -> int:
+    """Prove that the process that made a directory lives. Return the descriptor that holds the lock. Raise ``OSError``.
+
+    Called once the driver has made the directory.
+    """
+    # Locked before it has its name: whoever finds the file and gets its lock knows that its owner is gone.
+    file, nameless = tempfile.mkstemp(dir=directory)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.rename(nameless, directory / LOCK)
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def remove_leftovers() -> None:
+    """Remove the directories with a name of ours that killed processes of this user left behind."""
+    for path in base().glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if path.lstat().st_uid == os.getuid() and not path.is_symlink():
+                remove_if_left(path)
+
+
+def remove_if_left(path: Path) -> None:
+    """Remove one directory if the process that embedded a driver there is gone for sure."""
+    try:
+        file = os.open(path / LOCK, os.O_RDWR)
+    except OSError:
+        return
+    with suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    os.close(file)
+
+
+LIBRARY_VARIABLE = "RSOCKET_TRIO_AERON_LIBRARY"
+"""The environment variable with the path of the library."""
+NO_CFFI = f"aeron needs cffi: {install_command('aeron')}"
+DRIVER = "libaeron_driver.so"
+"""The file of Aeron's own build that has the driver together with the client."""
+DECLARATIONS = Path(__file__).with_name("aeron_api.h")
+"""The declarations of the functions that are used."""
+REASON = re.compile(r"^\s*\((-?\d+)\) (.*)$", re.MULTILINE)
+"""A reason in an error of Aeron, behind its number: above 0 that of the system, else one of Aeron's own."""
+
+
+@attrs.frozen
+class AeronLibrary:
+    """The open library. ``api`` has the functions."""
+
+    ffi: Any
+    api: Any
+
+    def check(self, result: int, doing: str) -> None:
+        """Raise ``OSError`` with the innermost reason if a function returned that it failed at what it was doing."""
+        if result < 0:
+            text = self.text(self.api.aeron_errmsg())
+            # Each function has a line in brackets.
+            number, reason = (REASON.findall(text) or [(0, text.strip() or "no reason was given")])[-1]
+            raise OSError(max(int(number), 0) or errno.EIO, f"{doing}: {reason}" if doing else reason)
+
+    def text(self, pointer: object) -> str:
+        """Return text of the library."""
+        text: bytes = self.ffi.string(pointer)
+        return text.decode(errors="replace")
+
+
+def open_library(path: str | os.PathLike[str] | None = None) -> AeronLibrary:
+    """Open the library at ``path``, or the first that is found.
+
+    Looked for are the file that the environment variable ``RSOCKET_TRIO_AERON_LIBRARY`` names, the extension of the
+    package pyaeron, and the system's ``libaeron_driver.so``. Raise ``ModuleNotFoundError`` without cffi, and
+    ``OSError`` that names what was looked for.
+    """
+    named = os.fspath(path) if path is not None else os.environ.get(LIBRARY_VARIABLE)
+    if named:
+        return _opened(named)
+    # The package is not imported: its extension may be of another version of Python, and none of Python's is needed.
+    package = importlib.util.find_spec("pyaeron")
+    folders = (package.submodule_search_locations or ()) if package is not None else ()
+    places = [str(file) for folder in folders for file in sorted(Path(folder).glob("_pyaeron*.so"))]
+    places.append(ctypes.util.find_library("aeron_driver") or DRIVER)
+    for place in places:
+        with suppress(OSError):
+            return _opened(place)
+    raise OSError(
+        errno.ENOENT,
+        f"no Aeron library: neither the argument library nor {LIBRARY_VARIABLE} names one, pyaeron is not installed "
+        f"({install_command('aeron')}, on Python 3.12 or newer), and the system has none of {', '.join(places)}",
+    )
+
+
+@cache
+def _opened(path: str) -> AeronLibrary:
+    """Open one file. Raise ``OSError``, and ``ModuleNotFoundError`` without cffi."""
+    try:
+        from cffi import FFI
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(NO_CFFI, name="cffi") from error
+    ffi = FFI()
+    ffi.cdef(DECLARATIONS.read_text())
+    try:
+        api = ffi.dlopen(path)
+    except OSError as error:
+        # The loader names the path, cffi names it again, and tells where else it has looked.
+        text = str(error).partition(".  Additionally")[0].rpartition(f"{path}: ")[2]
+        raise OSError(errno.ENOEXEC, f"the Aeron library {path} can't be opened: {text}") from None
+    if getattr(api, "aeron_driver_init", None) is None:
+        raise OSError(errno.ENOEXEC, f"{path} is no Aeron library with a driver: it has no aeron_driver_init")
+    return AeronLibrary(ffi, api)

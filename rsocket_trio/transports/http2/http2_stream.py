@@ -1,26 +1,33 @@
-"""A stream of an HTTP/2 connection as a Trio stream: its DATA frames carry the bytes of both directions."""
+"""A stream of an HTTP/2 connection as a Trio stream, and the outlet to which the streams of one write in turn."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import trio
-from trio.lowlevel import ParkingLot, checkpoint, checkpoint_if_cancelled
+from hyperframe.frame import DataFrame
+from trio.lowlevel import ParkingLot, checkpoint
 
-from rsocket_trio.transports.socket_stream import BytesLike, PromptStream
+from rsocket_trio.transports.byte_stream import has_unread
+from rsocket_trio.transports.socket_stream import BytesLike, PromptStream, SocketStream
 
 if TYPE_CHECKING:
+    from h2.connection import H2Connection
+
     from rsocket_trio.transports.http2.multiplexed import Multiplexed
 
+
+HEADER: Final = Struct(">HBBBI")
+"""The header of a frame: the length in two parts, the type, the flags and the stream."""
 CONTENT_TYPE = "application/rsocket"
 """The media type of requests and answers."""
 STREAM_WINDOW: Final = 1024 * 1024
 """Bytes that a peer may send on a stream ahead of its reader."""
 JOINED: Final = 16384
 """Bytes up to which pieces are joined: a peer chooses how small they are, and each costs 40 bytes."""
-IN_A_ROW = 4
-"""Writes that may follow each other before other tasks run."""
 
 
 class Http2Stream(PromptStream):
@@ -31,15 +38,16 @@ class Http2Stream(PromptStream):
     """
 
     __slots__ = (
-        *("_counted", "_pieces", "_writes", "answer", "connection", "failure", "has_data", "has_ended"),
-        *("has_length", "is_closed", "is_refused", "reader", "receive_window", "said_the_end", "stream_id", "unopened"),
+        *("_pieces", "answer", "connection", "counted", "failure", "has_data", "has_ended", "has_length"),
+        *("is_closed", "is_refused", "reader", "receive_window", "said_the_end", "stream_id", "unopened"),
         *("waiting", "writer"),
     )
 
     def __init__(self, connection: Multiplexed, stream_id: int, *, has_length: bool = False) -> None:
         self.connection = connection
         self.stream_id = stream_id
-        self._counted = connection.h2.streams[stream_id]
+        self.counted = connection.h2.streams[stream_id]
+        """The stream of h2, which knows how many bytes may be sent, as far as this stream goes."""
         self.receive_window = STREAM_WINDOW
         self.unopened = 0
         """Bytes that were taken, and for which the window was not opened again."""
@@ -59,16 +67,7 @@ class Http2Stream(PromptStream):
         self.reader = ParkingLot()
         self.writer = ParkingLot()
         self._pieces: deque[bytes | bytearray] = deque()
-        self._writes = 0
-
-    @property
-    def send_window(self) -> int:
-        """Bytes that may be sent, as far as this stream goes."""
-        return self._counted.outbound_flow_control_window
-
-    @send_window.setter
-    def send_window(self, size: int) -> None:
-        self._counted.outbound_flow_control_window = size
+        self.writes = 0
 
     # What the connection calls
 
@@ -116,13 +115,8 @@ class Http2Stream(PromptStream):
     # A Trio stream
 
     async def send_all(self, data: BytesLike) -> None:
-        """Send all bytes. Raise ``BrokenResourceError`` and ``ClosedResourceError``."""
         outlet = self.connection.outlet
-        self._writes += 1
-        if self._writes % IN_A_ROW:
-            await checkpoint_if_cancelled()
-        else:
-            await checkpoint()
+        await self.take_turn()
         sent = self.write(data)
         if sent == len(data):
             return
@@ -138,14 +132,13 @@ class Http2Stream(PromptStream):
     def write(self, data: BytesLike) -> int:
         """Return how many bytes were taken, from the front: none while other streams wait for their turn."""
         outlet = self.connection.outlet
-        return outlet.send(self, data) if outlet.has_room else 0
+        return outlet.send(self, data) if not outlet.blocked else 0
 
     async def wait_send_all_might_not_block(self) -> None:
         """Wait until it is this stream's turn to write."""
         await self.connection.outlet.wait_room(self)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return the bytes that came, none at the end. Raise ``BrokenResourceError`` and ``ClosedResourceError``."""
         if self.waiting:
             await checkpoint()
         while not self.waiting:
@@ -160,22 +153,157 @@ class Http2Stream(PromptStream):
 
     @property
     def has_unread(self) -> bool:
-        """Return whether something came that was not received, as far as that can be told."""
-        return self.waiting > 0 or self.connection.has_unread
+        return self.waiting > 0 or has_unread(self.connection.stream)
 
     async def send_eof(self) -> None:
-        """Send the end of the stream, and go on receiving."""
         self.connection.end(self)
         await checkpoint()
 
     def close(self) -> None:
-        """Close at once."""
         # A stream that its peer has ended is ended, not reset: proxies log each reset as an error.
         if self.has_ended:
             self.connection.end(self)
         self.connection.close(self)
 
     async def aclose(self) -> None:
-        """Close at once; never raises for a stream that is broken already."""
         self.close()
         await checkpoint()
+
+
+TURN: Final = 131072
+"""Bytes that one stream writes in a turn: more than the outbox of a connection gives at once."""
+FULL: Final = 65536
+"""Bytes that wait to be written, while which no stream adds to them."""
+MAX_UNWRITTEN: Final = 262144
+"""Bytes that wait to be written at most. More are answers to a peer that asks and does not read."""
+
+
+class Outlet:
+    """Writes frames in their order: at once where the socket takes them, else by the task that runs ``write``.
+
+    Streams write their data in turn, as far as the windows that ``h2`` keeps allow. ``on_flood(size)`` is called when
+    more bytes wait than may.
+    """
+
+    def __init__(self, stream: trio.abc.Stream, h2: H2Connection, on_flood: Callable[[int], None]) -> None:
+        self._h2 = h2
+        self.is_broken = False
+        """True once writing failed: what is written from then on is dropped."""
+        self.size = 0
+        """Bytes that wait to be written, or are being written."""
+        self._stream = stream
+        self._socket = stream if isinstance(stream, SocketStream) else None
+        self._on_flood = on_flood
+        self.blocked: dict[Http2Stream, None] = {}
+        """Those that wait for their turn, in this order."""
+        self._frames: list[bytes] = []
+        self._due = ParkingLot()
+        self._written = ParkingLot()
+
+    async def write(self) -> None:
+        """Write what could not be written at once, until writing fails or this is cancelled."""
+        while not self.is_broken:
+            if not self._frames:
+                # Woken by ``put``.
+                await self._due.park()
+                continue
+            data = b"".join(self._frames)
+            self._frames.clear()
+            try:
+                await self._stream.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._break()
+                return
+            self.size -= len(data)
+            self._written.unpark_all()
+            self.make_room()
+
+    def put(self, data: bytes) -> None:
+        """Write frames."""
+        if self.is_broken:
+            return
+        if self._socket is not None and not self.size:
+            try:
+                data = data[self._socket.write(data) :]
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._break()
+                return
+        if data:
+            self._frames.append(data)
+            self.size += len(data)
+            self._due.unpark_all()
+            if self.size > MAX_UNWRITTEN:
+                self._on_flood(self.size)
+
+    def send(self, stream: Http2Stream, data: BytesLike) -> int:
+        """Write as much of a stream's data as its turn and both windows allow. Return how many bytes."""
+        if stream.failure:
+            raise trio.BrokenResourceError(stream.failure)
+        if stream.is_closed or stream.said_the_end:
+            raise trio.ClosedResourceError("nothing can be sent after the end was said")
+        if self.is_broken:
+            raise trio.BrokenResourceError("the HTTP/2 connection broke")
+        h2 = self._h2
+        size = min(len(data), stream.counted.outbound_flow_control_window, h2.outbound_flow_control_window, TURN)
+        if size <= 0 or self.size >= FULL:
+            return 0
+        parts: list[BytesLike] = []
+        view, max_frame = memoryview(data), h2.max_outbound_frame_size
+        for start in range(0, size, max_frame):
+            length = min(size - start, max_frame)
+            parts.append(HEADER.pack(length >> 8, length & 0xFF, DataFrame.type, 0, stream.stream_id))
+            parts.append(view[start : start + length])
+        stream.counted.outbound_flow_control_window -= size
+        h2.outbound_flow_control_window -= size
+        self.put(b"".join(parts))
+        return size
+
+    @property
+    def _takes_data(self) -> bool:
+        return self._h2.outbound_flow_control_window > 0 and self.size < FULL
+
+    async def wait_room(self, stream: Http2Stream) -> None:
+        """Wait until ``send`` may take something of this stream, once all that wait already had their turn."""
+        if stream.counted.outbound_flow_control_window > 0:
+            if not self.blocked and self._takes_data:
+                await checkpoint()
+                return
+            self.blocked[stream] = None
+        try:
+            # Woken by a WINDOW_UPDATE for the stream, by ``make_room``, and by whatever ends the stream.
+            await stream.writer.park()
+        finally:
+            self.blocked.pop(stream, None)
+
+    def make_room(self) -> None:
+        """Wake the stream that waits longest, if it may write now. It does the same once it has written."""
+        if self.blocked and self._takes_data:
+            next(iter(self.blocked)).writer.unpark_all()
+
+    def on_window(self, stream: Http2Stream | None) -> None:
+        """Wake the task that may write, after the window of a stream, or that of the connection, has changed."""
+        if stream is None:
+            self.make_room()
+        elif stream not in self.blocked:  # one that waits for its turn goes on waiting
+            stream.writer.unpark_all()
+
+    def forget(self, stream: Http2Stream) -> None:
+        """Give a stream no more turns, and its turn to the next one."""
+        self.blocked.pop(stream, None)
+        self.make_room()
+
+    async def wait_written(self) -> None:
+        """Wait until nothing waits to be written, or writing failed."""
+        while self.size:
+            # Woken by ``write`` and by a failure.
+            await self._written.park()
+
+    def _break(self) -> None:
+        """Note that writing failed. What the peer sent before is still read, and reading finds the end as well."""
+        self.is_broken, self.size = True, 0
+        self._frames.clear()
+        self._written.unpark_all()
+        self._due.unpark_all()
+        blocked, self.blocked = self.blocked, {}
+        for stream in blocked:
+            stream.writer.unpark_all()

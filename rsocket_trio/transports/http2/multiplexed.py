@@ -8,7 +8,7 @@ finish (RFC 9113, 6.8).
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
 
@@ -20,20 +20,29 @@ from h2.errors import ErrorCodes
 from h2.exceptions import DenialOfServiceError, ProtocolError
 from h2.settings import SettingCodes, Settings
 from hpack.exceptions import HPACKError
+from hyperframe.frame import DataFrame, GoAwayFrame, WindowUpdateFrame
 from trio.lowlevel import ParkingLot, checkpoint
 
-from rsocket_trio.errors import readable
+from rsocket_trio.errors import RemoteProtocolError, readable
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.framing import CROWD
+from rsocket_trio.rsocket.lease import CancelBudget
 from rsocket_trio.tools.exception_groups import nursery_beside
-from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, FIRST_READ_SIZE, MAX_READ_BYTES, has_unread, say_the_end
+from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, FIRST_READ_SIZE, MAX_READ_BYTES, say_the_end
 from rsocket_trio.transports.error_text import HandshakeFailed, PeerLeft, reason
 from rsocket_trio.transports.first_bytes import HEAD_SIZE, HTTP_2, PREFACE, server_protocol
-from rsocket_trio.transports.http2 import http2_frames as frames
-from rsocket_trio.transports.http2.http2_frames import Allowance, PeerFault, frame_of, window_update
-from rsocket_trio.transports.http2.http2_stream import STREAM_WINDOW, Http2Stream
-from rsocket_trio.transports.http2.outlet import DEFAULT_WINDOW, MAX_UNWRITTEN, Outlet
+from rsocket_trio.transports.http2.http2_stream import HEADER, MAX_UNWRITTEN, STREAM_WINDOW, Http2Stream, Outlet
 
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+"""The types of frames."""
+HEADER_SIZE: Final = 9
+END_STREAM, ACK, END_HEADERS, PADDED = 0x1, 0x1, 0x4, 0x8
+MAX_ID: Final = 0x7FFFFFFF
+"""The largest stream id, window and increment; the bit above it is reserved."""
+SIZES: Final = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
+"""Bytes of the frames that have a size of their own."""
+DEFAULT_WINDOW: Final = 65535
+"""Bytes of both windows before anything was said about them (RFC 9113, 6.9.2)."""
 CONNECTION_WINDOW: Final = 16 * STREAM_WINDOW
 """Bytes that a peer may send ahead of all readers together: 15 streams that nobody reads leave room for the others."""
 MAX_CLOSED_STREAMS: Final = 1024
@@ -72,6 +81,29 @@ Headers: TypeAlias = list[tuple[str, str]]
 if logging.getLogger("hpack").level == logging.NOTSET:
     # It logs every header at DEBUG, credentials as well.
     logging.getLogger("hpack").setLevel(logging.INFO)
+
+
+class PeerFault(Exception):
+    """The peer broke a rule of HTTP/2, or sent too much: the connection ends with GOAWAY and this code."""
+
+    def __init__(self, text: str, code: ErrorCodes = ErrorCodes.PROTOCOL_ERROR) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Allowance(CancelBudget):
+    """The number of times that a peer may do something: a burst, refilled at a rate per second."""
+
+    def spend(self, now: float) -> None:
+        """Count one more. Raise ``PeerFault`` if none is left."""
+        try:
+            super().spend(now)
+        except RemoteProtocolError as error:
+            raise PeerFault(str(error), ErrorCodes.ENHANCE_YOUR_CALM) from None
+
+    def refund(self) -> None:
+        """Give one back."""
+        self._tokens = min(self._burst, self._tokens + 1)
 
 
 class SmallH2(H2Connection):
@@ -123,12 +155,12 @@ class Multiplexed:
         """Streams that were added and not closed by this side: those that the peer reset are among them."""
         self.idle_since = trio.current_time()  # when the last of them was closed, or the connection began
         self.answered_pings = 0
-        self.empty_frames = Allowance("frames without content", EMPTY_FRAMES, EMPTY_RATE)
-        self._settings_frames = Allowance("SETTINGS frames", SETTINGS_FRAMES, SETTINGS_RATE)
-        self._short_streams = Allowance("streams reset, refused or without content", limits.cancels, limits.cancel_rate)
+        self.empty_frames = Allowance(EMPTY_FRAMES, EMPTY_RATE, "frames without content")
+        self._settings_frames = Allowance(SETTINGS_FRAMES, SETTINGS_RATE, "SETTINGS frames")
+        self._short_streams = Allowance(limits.cancels, limits.cancel_rate, "streams reset, refused or without content")
         self._client = client
         self._on_head = on_head
-        self._stream = stream
+        self.stream = stream
         self._preface = b"" if client else PREFACE  # what is to come of the client's
         self._is_first = True  # whether no frame has come
         self._rest = bytearray()  # a frame that is not complete, or frames behind a portion
@@ -150,11 +182,6 @@ class Multiplexed:
         self.h2 = begun_h2(client=client, streams=limits.shared_connections)
         self.outlet = Outlet(stream, self.h2, self._on_flood)
 
-    @property
-    def has_unread(self) -> bool:
-        """Return whether something came that was not read, as far as that can be told."""
-        return has_unread(self._stream)
-
     # Both tasks
 
     async def read(self) -> None:
@@ -174,7 +201,7 @@ class Multiplexed:
         self._is_over.set()
 
     async def _read_all(self) -> None:
-        while chunk := bytes(await self._stream.receive_some(self._read_size)):
+        while chunk := bytes(await self.stream.receive_some(self._read_size)):
             if len(chunk) >= self._read_size:
                 self._read_size = min(2 * self._read_size, MAX_READ_BYTES)
             # Frames that cost much come in portions, and other tasks run in between.
@@ -208,7 +235,7 @@ class Multiplexed:
             try:
                 self.outlet.put(self._goaway(fault.code, str(fault)))
                 await self.outlet.wait_written()
-                await say_the_end(self._stream, DISCARD_LIMIT)
+                await say_the_end(self.stream, DISCARD_LIMIT)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
 
@@ -276,7 +303,7 @@ class Multiplexed:
         if last is None:
             last = 0 if self._client else self.h2.highest_inbound_stream_id
         explanation = text.encode("utf-8", "replace")[:256]
-        return frame_of(frames.GOAWAY, 0, 0, last.to_bytes(4, "big") + int(code).to_bytes(4, "big") + explanation)
+        return GoAwayFrame(0, last_stream_id=last, error_code=code, additional_data=explanation).serialize()
 
     def say_goaway(self, *, crossing: bool = False) -> None:
         """Announce that no more streams are opened or accepted. Those that are open go on.
@@ -287,7 +314,7 @@ class Multiplexed:
         if not (self.failure or self._said_goodbye):
             self._said_goodbye = not crossing
             self.flush()  # SETTINGS come first, always
-            self.outlet.put(self._goaway(ErrorCodes.NO_ERROR, last=frames.MAX_ID if crossing else None))
+            self.outlet.put(self._goaway(ErrorCodes.NO_ERROR, last=MAX_ID if crossing else None))
 
     def ping(self) -> None:
         """Ask the peer for a frame."""
@@ -327,7 +354,11 @@ class Multiplexed:
                 # RFC 9113, 8.1: an answer that is complete makes the rest of the request needless.
                 self.reset(stream.stream_id, ErrorCodes.NO_ERROR if stream.said_the_end else ErrorCodes.CANCEL)
             if not stream.has_data and not self._client:
-                self._count_short()
+                try:
+                    self._short_streams.spend(trio.current_time())
+                except PeerFault as fault:
+                    # This is not the reading task, which raises it.
+                    self.stop(fault)
         stream.wake()
         self.outlet.forget(stream)
         self.watcher.unpark_all()
@@ -361,34 +392,22 @@ class Multiplexed:
         stream.unopened += size
         self._unopened += size
         if stream.unopened >= STREAM_WINDOW // 2 and not (stream.has_ended or stream.is_closed or stream.failure):
-            self.outlet.put(window_update(stream.stream_id, stream.unopened))
+            self.outlet.put(WindowUpdateFrame(stream.stream_id, window_increment=stream.unopened).serialize())
             stream.receive_window += stream.unopened
             stream.unopened = 0
         if self._unopened >= CONNECTION_WINDOW // 4:
-            self.outlet.put(window_update(0, self._unopened))
+            self.outlet.put(WindowUpdateFrame(0, window_increment=self._unopened).serialize())
             self._receive_window += self._unopened
             self._unopened = 0
 
-    def refuse(self, stream_id: int, headers: Iterable[tuple[str, str]]) -> None:
-        """Answer a request with these headers and nothing else."""
-        self.send_headers(stream_id, headers, end_stream=True)
+    def refuse(self, stream_id: int, headers: Sequence[tuple[str, str]] = ()) -> None:
+        """Answer a request with these headers and nothing else; with none, so that the client may try it elsewhere."""
+        if headers:
+            self.send_headers(stream_id, headers, end_stream=True)
         if not self._is_closed(stream_id):
             # RFC 9113, 8.1: the rest of the request is not needed.
-            self.reset(stream_id, ErrorCodes.NO_ERROR)
+            self.reset(stream_id, ErrorCodes.NO_ERROR if headers else ErrorCodes.REFUSED_STREAM)
         self._short_streams.spend(trio.current_time())
-
-    def refuse_quietly(self, stream_id: int) -> None:
-        """Refuse a request, so that the client may try it elsewhere."""
-        self.reset(stream_id, ErrorCodes.REFUSED_STREAM)
-        self._short_streams.spend(trio.current_time())
-
-    def _count_short(self) -> None:
-        """Count a stream that carried nothing."""
-        try:
-            self._short_streams.spend(trio.current_time())
-        except PeerFault as fault:
-            # This is not the reading task, which raises it.
-            self.stop(fault)
 
     # Frames of the peer
 
@@ -403,19 +422,19 @@ class Multiplexed:
         if self._body is not None:
             offset = self._take_content(self._body, chunk, offset)
         size, cost, self._needed = len(chunk), 0, 0
-        while cost < CROWD and (start := offset + frames.HEADER_SIZE) <= size:
-            high, low, kind, flags, stream_id = frames.HEADER.unpack_from(chunk, offset)
-            length, stream_id = high << 8 | low, stream_id & frames.MAX_ID
+        while cost < CROWD and (start := offset + HEADER_SIZE) <= size:
+            high, low, kind, flags, stream_id = HEADER.unpack_from(chunk, offset)
+            length, stream_id = high << 8 | low, stream_id & MAX_ID
             end = start + length
             # RFC 9113, 3.4: both prefaces have a SETTINGS frame, which comes first.
-            if self._is_first and (kind != frames.SETTINGS or flags & frames.ACK or length > MAX_FRAME):
+            if self._is_first and (kind != SETTINGS or flags & ACK or length > MAX_FRAME):
                 raise PeerFault(f"the first frame is no SETTINGS: {chunk[offset : offset + 32].hex()}")
             if length > MAX_FRAME:
                 raise PeerFault(f"frame of {length} bytes, limit {MAX_FRAME}", ErrorCodes.FRAME_SIZE_ERROR)
-            stream = self.streams.get(stream_id) if kind == frames.DATA and not self._block else None
+            stream = self.streams.get(stream_id) if kind == DATA and not self._block else None
             if stream is not None and (stream.has_ended or stream.has_length):
                 stream = None
-            if end > size and (stream is None or flags & frames.PADDED):
+            if end > size and (stream is None or flags & PADDED):
                 self._needed = end - offset
                 break
             self._is_first = False
@@ -424,7 +443,7 @@ class Multiplexed:
                 padding = self._count_data(stream, chunk, start, length, flags)
                 offset = self._take_content(stream, chunk, start + bool(padding)) + max(padding - 1, 0)
             else:
-                cost += BEGUN if kind == frames.HEADERS else JUDGED
+                cost += BEGUN if kind == HEADERS else JUDGED
                 self._handle(chunk[offset:end], kind, flags, stream_id)
                 offset = end
         self._rest = bytearray(chunk[offset:])
@@ -444,10 +463,10 @@ class Multiplexed:
         self._receive_window -= size
         if stream.receive_window < 0 or self._receive_window < 0:
             raise PeerFault(f"DATA of {size} bytes exceeds a window", ErrorCodes.FLOW_CONTROL_ERROR)
-        padding = 1 + (chunk[start] if size else 0) if flags & frames.PADDED else 0
+        padding = 1 + (chunk[start] if size else 0) if flags & PADDED else 0
         if padding > size:
             raise PeerFault("a DATA frame is padded beyond its end")
-        self._body, self._missing, self._body_ends = stream, size - padding, bool(flags & frames.END_STREAM)
+        self._body, self._missing, self._body_ends = stream, size - padding, bool(flags & END_STREAM)
         if not (self._missing or self._body_ends):
             self.empty_frames.spend(trio.current_time())
         self.open_windows(stream, padding)
@@ -462,58 +481,55 @@ class Multiplexed:
         if not self._missing:
             self._body = None
             if self._body_ends:
-                self._judge(frame_of(frames.DATA, frames.END_STREAM, stream.stream_id))  # h2 learns of the end alone
+                # h2 learns of the end alone.
+                self._judge(DataFrame(stream.stream_id, flags=["END_STREAM"]).serialize())
         return offset + len(piece)
 
     def _handle(self, frame: bytes, kind: int, flags: int, stream_id: int) -> None:
         """Count a frame that carries nothing, and handle it here or have h2 judge it."""
-        length = len(frame) - frames.HEADER_SIZE
-        if length != frames.SIZES.get(kind, length) or (
-            kind == frames.SETTINGS and (length % 6 or (flags & frames.ACK and length))
-        ):
+        length = len(frame) - HEADER_SIZE
+        if length != SIZES.get(kind, length) or (kind == SETTINGS and (length % 6 or (flags & ACK and length))):
             raise PeerFault(f"frame of type {kind} of {length} bytes", ErrorCodes.FRAME_SIZE_ERROR)
-        if self._block or kind in {frames.HEADERS, frames.PUSH_PROMISE, frames.CONTINUATION}:
+        if self._block or kind in {HEADERS, PUSH_PROMISE, CONTINUATION}:
             self._count_block(length, kind, flags)
-        elif kind == frames.WINDOW_UPDATE:
+        elif kind == WINDOW_UPDATE:
             self._judge(frame)
             self._count_window(stream_id)
             return
-        elif kind == frames.GOAWAY and length >= 8 and not stream_id:
+        elif kind == GOAWAY and length >= 8 and not stream_id:
             self.empty_frames.spend(trio.current_time())
             self._leave(frame)
             return
-        elif kind != frames.DATA or length <= (
-            1 + frame[frames.HEADER_SIZE] if flags & frames.PADDED and length else 0
-        ):
+        elif kind != DATA or length <= (1 + frame[HEADER_SIZE] if flags & PADDED and length else 0):
             self.empty_frames.spend(trio.current_time())
-            if kind == frames.RST_STREAM:
+            if kind == RST_STREAM:
                 self._check_begun(stream_id)
-            elif kind == frames.SETTINGS:
+            elif kind == SETTINGS:
                 self._settings_frames.spend(trio.current_time())
         self._judge(frame)
 
     def _count_block(self, length: int, kind: int, flags: int) -> None:
-        """Count a frame of a header block. Raise ``PeerFault`` if the block is too long, or in too many frames."""
-        if kind != frames.CONTINUATION:
+        """Count a frame of a header block. Raise ``PeerFault`` if the block is too long, or in too many"""
+        if kind != CONTINUATION:
             self._block = self._continuations = 0
             # The stream's first byte gives it back.
             self.empty_frames.spend(trio.current_time())
         self._block += length + 1  # an empty one counts as well
-        self._continuations += kind == frames.CONTINUATION
+        self._continuations += kind == CONTINUATION
         if self._block > MAX_HEAD or self._continuations > MAX_CONTINUATIONS:
             raise PeerFault(
                 f"header block of {self._block} bytes in {self._continuations} CONTINUATION frames, "
                 f"limits {MAX_HEAD} and {MAX_CONTINUATIONS}",
                 ErrorCodes.ENHANCE_YOUR_CALM,
             )
-        if flags & frames.END_HEADERS:
+        if flags & END_HEADERS:
             self._block = 0
 
     def _count_window(self, stream_id: int) -> None:
         """Count a WINDOW_UPDATE that opened no window, or one that leaves room for a DATA frame of a few bytes."""
         stream = self.streams.get(stream_id)
-        window = self.h2.outbound_flow_control_window if not stream_id else stream.send_window if stream else 0
-        if window < SMALL_WINDOW:
+        counted = stream.counted if stream else None if stream_id else self.h2
+        if counted is None or counted.outbound_flow_control_window < SMALL_WINDOW:
             # One that opens a window further costs less than DATA.
             self.empty_frames.spend(trio.current_time())
 
@@ -526,12 +542,12 @@ class Multiplexed:
 
     def _leave(self, frame: bytes) -> None:
         """Note that the peer takes no more streams, and did not look at those above the last that it names."""
-        last, code = (int.from_bytes(frame[at : at + 4], "big") for at in (frames.HEADER_SIZE, frames.HEADER_SIZE + 4))
-        text = readable(frame[frames.HEADER_SIZE + 8 :])
+        last, code = (int.from_bytes(frame[at : at + 4], "big") for at in (HEADER_SIZE, HEADER_SIZE + 4))
+        text = readable(frame[HEADER_SIZE + 8 :])
         self.leaving = f"the peer is going away ({name_of(code)}{': ' if text else ''}{text})"
         if self._client:
             for stream_id, stream in list(self.streams.items()):
-                if stream_id > last & frames.MAX_ID:
+                if stream_id > last & MAX_ID:
                     del self.streams[stream_id]
                     stream.fail(self.leaving)
         self.watcher.unpark_all()
@@ -595,7 +611,4 @@ async def running(connection: Multiplexed) -> AsyncIterator[None]:
 
 def name_of(code: ErrorCodes | int) -> str:
     """Return the name of an error code (RFC 9113, 7), or its number."""
-    try:
-        return ErrorCodes(code).name
-    except ValueError:
-        return f"0x{code:X}"
+    return next((known.name for known in ErrorCodes if known == code), f"0x{code:X}")

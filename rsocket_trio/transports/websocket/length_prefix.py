@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.mux.framing import EncodedFrame, Framing, Framing32
-from rsocket_trio.transports.base import Transport
-from rsocket_trio.transports.wrapped_transport import WrappedTransport
+from rsocket_trio.mux.framing import EncodedFrame, Framing32
+from rsocket_trio.transports.base import Transport, WrappedTransport
 
 LENGTH = Framing32.prefix
 """Bytes of the length, which counts them."""
@@ -27,11 +26,7 @@ class LengthOnMessages(WrappedTransport):
         if allow is not None:
             allow(LENGTH)
 
-    def use_framing(self, framing: Framing) -> None:
-        """Do nothing: messages are frames."""
-
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
-        """Write all frames, each behind its length."""
         await self._transport.send([_behind_length(frame) for frame in frames])
 
     async def receive(self) -> Sequence[bytes]:

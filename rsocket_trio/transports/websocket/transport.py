@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import trio
 from trio.lowlevel import ParkingLot, checkpoint, checkpoint_if_cancelled
-from websockets.frames import Close, CloseCode
 
-from rsocket_trio.errors import readable
-from rsocket_trio.limits import Limits
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.transports.base import Handshake, MessageTransport
 from rsocket_trio.transports.byte_stream import (
@@ -28,7 +25,15 @@ from rsocket_trio.transports.byte_stream import (
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
 from rsocket_trio.transports.socket_stream import SocketStream
 from rsocket_trio.transports.websocket.upgrade import grant_upgrade, request_upgrade
-from rsocket_trio.transports.websocket.websocket_frames import ENDINGS, JUDGED, KEY, MessageReader, join, parts
+from rsocket_trio.transports.websocket.websocket_frames import (
+    ENDINGS,
+    JUDGED,
+    KEY,
+    MessageReader,
+    close_text,
+    join,
+    parts,
+)
 
 PONG = 0x8A
 """The first byte of an answer to a ping."""
@@ -73,11 +78,9 @@ class WebSocketTransport(MessageTransport):
         self._answering = False
 
     def allow(self, more: int) -> None:
-        """Raise the size limit of messages by so many bytes."""
         self._reader.allow(more)
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
-        """Write all frames in one write, a message each."""
         keys = self._keys(frames)
         if self._socket is not None and takes_parts(frames):
             await self._write(parts(frames, keys))
@@ -86,7 +89,6 @@ class WebSocketTransport(MessageTransport):
 
     @property
     def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
-        """Writes all frames without waiting; ``None`` unless the stream is a socket."""
         return None if self._socket is None else self._write_at_once
 
     def _write_at_once(self, frames: Sequence[EncodedFrame]) -> bool:
@@ -108,7 +110,7 @@ class WebSocketTransport(MessageTransport):
     def _keys(self, frames: Sequence[EncodedFrame]) -> bytes:
         """Return a client's masks for these messages. Raise ``BrokenResourceError`` once the WebSocket is closed."""
         if self._reader.closed is not None:
-            raise trio.BrokenResourceError(_said(self._reader.closed))
+            raise trio.BrokenResourceError(close_text(self._reader.closed.code, self._reader.closed.reason))
         return os.urandom(KEY * len(frames)) if self._reader.client else b""
 
     async def _take(self) -> list[bytes]:
@@ -126,7 +128,7 @@ class WebSocketTransport(MessageTransport):
             if reader.closed is not None:
                 if reader.closed.code in ENDINGS:
                     return []
-                raise trio.BrokenResourceError(_said(reader.closed))
+                raise trio.BrokenResourceError(close_text(reader.closed.code, reader.closed.reason))
             try:
                 chunk = bytes(await self._stream.receive_some(size_of_read(self._read_size, reader.missing)))
             except trio.BrokenResourceError:
@@ -145,7 +147,6 @@ class WebSocketTransport(MessageTransport):
 
     @property
     def has_unread(self) -> bool:
-        """Return whether something came that was not received, as far as that can be told."""
         return bool(self._peeked or self._ready) or self._reader.pending or has_unread(self._stream)
 
     async def finish(self, code: int = 1000) -> None:
@@ -171,11 +172,9 @@ class WebSocketTransport(MessageTransport):
             pass
 
     def cut(self) -> bool:
-        """Close at once if the stream is a socket, which needs no waiting. Return whether it was one."""
         return cut_prompt(self._stream)
 
     async def aclose(self) -> None:
-        """Close at once; never raises for a transport that is broken already."""
         await trio.aclose_forcefully(self._stream)
 
     def _feed(self, chunk: bytes) -> list[bytes]:
@@ -251,36 +250,22 @@ class WebSocketTransport(MessageTransport):
             pieces = ()
 
 
-def open_websocket(
-    stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, options: ConnectOptions
-) -> AbstractAsyncContextManager[WebSocketTransport]:
-    """Do the client's handshake, and close the stream when the block ends. Raise as ``request_upgrade`` does."""
-    upgrade = request_upgrade(stream, endpoint, handshake, options.headers)
-    return _upgraded(stream, upgrade, options.limits, client=True)
-
-
-def accept_websocket(
-    stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, options: AcceptOptions
-) -> AbstractAsyncContextManager[WebSocketTransport]:
-    """Do the server's handshake, and close the stream when the block ends. Raise as ``grant_upgrade`` does."""
-    upgrade = grant_upgrade(stream, endpoint, handshake, options.origins)
-    return _upgraded(stream, upgrade, options.limits, client=False)
-
-
 @asynccontextmanager
-async def _upgraded(
-    stream: trio.abc.Stream, upgrade: Awaitable[tuple[Handshake, bytes]], limits: Limits, *, client: bool
+async def open_websocket(
+    stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, options: ConnectOptions | AcceptOptions
 ) -> AsyncIterator[WebSocketTransport]:
+    """Do the handshake of a client, or of a server, and close the stream when the block ends.
+
+    Raise as ``request_upgrade`` and ``grant_upgrade`` do.
+    """
+    client, limits = isinstance(options, ConnectOptions), options.limits
     try:
-        handshake, rest = await upgrade
+        if isinstance(options, ConnectOptions):
+            handshake, rest = await request_upgrade(stream, endpoint, handshake, options.headers)
+        else:
+            handshake, rest = await grant_upgrade(stream, endpoint, handshake, options.origins)
         reader = MessageReader(client=client, max_message=limits.frame_size, max_tiny=limits.tiny_fragments)
         yield WebSocketTransport(stream, reader, handshake, rest)
     finally:
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(stream)
-
-
-def _said(closed: Close) -> str:
-    code = int(closed.code)
-    name = CloseCode(code).name if code in set(CloseCode) else "UNKNOWN"
-    return f"the WebSocket was closed with {code} {readable(closed.reason or name)}"

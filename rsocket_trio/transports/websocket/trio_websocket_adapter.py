@@ -8,10 +8,10 @@ from contextlib import suppress
 import trio
 from trio_websocket import CloseReason, ConnectionClosed, WebSocketConnection
 
-from rsocket_trio.errors import RemoteProtocolError, readable
+from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.transports.base import Handshake, MessageTransport
-from rsocket_trio.transports.websocket.websocket_frames import ENDINGS, TEXT_REFUSED, UNSUPPORTED_DATA
+from rsocket_trio.transports.websocket.websocket_frames import ENDINGS, TEXT_REFUSED, UNSUPPORTED_DATA, close_text
 
 
 class TrioWebSocketAdapter(MessageTransport):
@@ -29,7 +29,6 @@ class TrioWebSocketAdapter(MessageTransport):
         self._refusal: RemoteProtocolError | None = None
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
-        """Send each frame as a message."""
         try:
             for frame in frames:
                 await self._connection.send_message(whole(frame))
@@ -44,8 +43,7 @@ class TrioWebSocketAdapter(MessageTransport):
             pass
 
     def cut(self) -> bool:
-        """Return False: closing needs waiting."""
-        return False
+        return False  # it needs waiting
 
     async def aclose(self) -> None:
         """Close at once; never raises for a transport that is broken already.
@@ -86,4 +84,4 @@ def _handshake(connection: WebSocketConnection) -> Handshake:
 def _said(closed: CloseReason | None) -> str:
     if closed is None:
         return "the WebSocket is closed"
-    return f"the WebSocket was closed with {closed.code} {readable(closed.reason or closed.name)}"
+    return close_text(closed.code, closed.reason)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -27,7 +27,7 @@ from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.byte_stream import turn_away
 from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused, PeerLeft
 from rsocket_trio.transports.first_bytes import HEAD_SIZE, HTTP_1, wrong_protocol
-from rsocket_trio.transports.schemes import Endpoint
+from rsocket_trio.transports.schemes import Endpoint, path_of
 from rsocket_trio.transports.websocket.origins import Origins
 
 SUBPROTOCOL: Final = Subprotocol("rsocket")
@@ -98,7 +98,7 @@ async def grant_upgrade(
     ``HandshakeFailed``, for such a page ``OriginRefused``.
     """
     heads = _Heads(stream)
-    protocol = ServerProtocol(select_subprotocol=_select_subprotocol)
+    protocol = ServerProtocol(select_subprotocol=lambda _, offered: SUBPROTOCOL if SUBPROTOCOL in offered else None)
     try:
         request = await heads.next(Request.parse(heads.reader.read_line))
         hosts = request.headers.get_all("Host")
@@ -113,9 +113,9 @@ async def grant_upgrade(
         await turn_away(stream, answer.serialize())
         raise HandshakeFailed(f"{NO_HANDSHAKE}: {readable(str(protocol.handshake_exc))}")
     target, authority = _resource(request.path)
-    if _path(target) != _path(endpoint.path):
+    if path_of(target) != path_of(endpoint.path):
         await turn_away(stream, _refusal(404))
-        raise HandshakeFailed(f"WebSocket path {readable(target)!r}, served is {_path(endpoint.path)!r}")
+        raise HandshakeFailed(f"WebSocket path {readable(target)!r}, served is {path_of(endpoint.path)!r}")
     pages = request.headers.get_all("Origin")
     if authority is not None:
         hosts = [authority]  # RFC 9112, 3.2.2
@@ -192,10 +192,6 @@ def _request(endpoint: Endpoint, path: str, headers: Iterable[tuple[str, str]]) 
     return protocol, request
 
 
-def _select_subprotocol(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    return SUBPROTOCOL if SUBPROTOCOL in offered else None
-
-
 def _refusal(status: int) -> bytes:
     headers = Headers([("Content-Length", "0"), ("Connection", "close")])
     return Response(status, HTTPStatus(status).phrase, headers).serialize()
@@ -214,10 +210,6 @@ def _resource(target: str) -> tuple[str, str | None]:
     if whole is None:
         return target, None
     return whole[2] if whole[2].startswith("/") else f"/{whole[2]}", whole[1]
-
-
-def _path(target: str) -> str:
-    return target.partition("?")[0] or "/"
 
 
 def _others(headers: Headers, *names: str) -> tuple[tuple[str, str], ...]:

@@ -9,19 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from websockets.frames import Close
+from websockets.frames import Close, CloseCode
 from websockets.protocol import Protocol, Side, State
 
 from rsocket_trio.errors import RemoteProtocolError, readable
-from rsocket_trio.mux.framing import (
-    ALIKE,
-    AT_ONCE,
-    CROWD,
-    PORTION,
-    EncodedFrame,
-    Gathering,
-    count_alike,
-)
+from rsocket_trio.mux.framing import ALIKE, AT_ONCE, CROWD, PORTION, EncodedFrame, Gathering, count_alike
 
 CONTINUATION, TEXT, WHOLE_BINARY = 0x0, 0x1, 0x82
 """Kinds of frames; the last one is the first byte of a frame that is a whole binary message."""
@@ -199,15 +191,6 @@ class MessageReader:
         if self.closed is None:
             self.closed = Close(ABNORMAL_CLOSURE, "")
 
-    def _unmasked(self, chunk: bytes, start: int, end: int) -> bytes:
-        """Return the next piece of a message unmasked; the next piece goes on with the mask where this one ends."""
-        key = self._key
-        if not key:
-            return chunk[start:end]
-        piece = memoryview(chunk)[start:end]
-        self._key = turned(key, len(piece))
-        return masked(piece, key)
-
     def _judge(self, chunk: bytes, offset: int, ready: list[bytes]) -> int:
         """Act on the frame that begins here. Return where it ends in this chunk; 0 if too little of it is here.
 
@@ -253,23 +236,20 @@ class MessageReader:
         self._key, self.missing = chunk[start:body], length
         self._in_message = True
         self._last = bool(first & FINAL)
-        if self._count_frame():
-            self._add(chunk, body, end, ready)
-        return end
-
-    def _count_frame(self) -> bool:
-        """Count a frame of a message, whose header was read. Return False if there may be no such frame any more."""
-        self._size += self.missing
-        self._tiny += self.missing < TINY and not self._last
+        self._size += length
+        self._tiny += length < TINY and not self._last
         if self._size > self._max:
-            self._fail(f"message of more than {self._max} bytes", TOO_BIG)
-        elif self._tiny > self._max_tiny:
-            self._fail(f"message of more than {self._max_tiny} frames below {TINY} bytes", POLICY_VIOLATION)
-        return self.closed is None
+            return self._fail(f"message of more than {self._max} bytes", TOO_BIG)
+        if self._tiny > self._max_tiny:
+            return self._fail(f"message of more than {self._max_tiny} frames below {TINY} bytes", POLICY_VIOLATION)
+        self._add(chunk, body, end, ready)
+        return end
 
     def _add(self, chunk: bytes, start: int, end: int, ready: list[bytes]) -> None:
         """Take a piece of a message, and deliver the message that it completes."""
-        piece = self._unmasked(chunk, start, end)
+        key, view = self._key, memoryview(chunk)[start:end]
+        piece = masked(view, key) if key else bytes(view)
+        self._key = turned(key, len(view))  # the next piece goes on with the mask where this one ends
         self.missing -= len(piece)
         if self.missing or not self._last:
             self._gathering.add(piece, self.missing)
@@ -361,6 +341,12 @@ def join(frames: Sequence[EncodedFrame], keys: bytes = b"") -> bytes:
         prefix = header(len(frames[0]), 0)
         return prefix + prefix.join(frames)  # type: ignore[arg-type]
     return b"".join(parts(frames, keys))
+
+
+def close_text(code: int, reason: str | None) -> str:
+    """Return the text of the error of a WebSocket that was closed."""
+    name = CloseCode(code).name if code in set(CloseCode) else "UNKNOWN"
+    return f"the WebSocket was closed with {int(code)} {readable(reason or name)}"
 
 
 def turned(key: bytes, size: int) -> bytes:

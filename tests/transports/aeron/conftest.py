@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rsocket_trio.transports.aeron.directories import PREFIX, base
+from rsocket_trio.transports.aeron.media_driver import PREFIX, base
 from tests.missing import missing_aeron, require
 
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from rsocket_trio import ConnectionLost, open_connection, serve
-from rsocket_trio.transports.aeron import duty_cycle, library, media_driver, open_media_driver
+from rsocket_trio.transports.aeron import duty_cycle, media_driver, open_media_driver
 from rsocket_trio.transports.aeron.aeron_handshake import dial
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.listen import Accepted, open_listeners
@@ -179,7 +179,7 @@ async def test_a_driver_of_another_layout_is_refused_by_its_version(tmp_path: Pa
 async def test_a_library_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.so"
     wrong.write_bytes(b"no library")
-    monkeypatch.setenv(library.LIBRARY_VARIABLE, str(wrong))
+    monkeypatch.setenv(media_driver.LIBRARY_VARIABLE, str(wrong))
     with pytest.raises(ConnectionLost, match=rf"the Aeron library {wrong} can't be opened"):
         async with open_transport("aeron:udp?endpoint=127.0.0.1:1"):
             pass

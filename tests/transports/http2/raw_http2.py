@@ -16,8 +16,7 @@ from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.first_bytes import PREFACE
-from rsocket_trio.transports.http2.http2_client import SharedHttp2, share_http2
-from rsocket_trio.transports.http2.http2_server import AcceptedHttp2, accept_http2
+from rsocket_trio.transports.http2.http2_handshake import AcceptedHttp2, SharedHttp2, accept_http2, share_http2
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, parse_uri
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)

@@ -10,9 +10,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from rsocket_trio.limits import Limits
-from rsocket_trio.transports.http2.http2_stream import JOINED, STREAM_WINDOW
+from rsocket_trio.transports.http2.http2_stream import FULL, JOINED, MAX_UNWRITTEN, STREAM_WINDOW, TURN
 from rsocket_trio.transports.http2.multiplexed import EMPTY_FRAMES, EMPTY_RATE
-from rsocket_trio.transports.http2.outlet import FULL, MAX_UNWRITTEN, TURN
 from tests.each_row import each_row, some
 from tests.transports.http2.raw_http2 import (
     CONTINUATION,

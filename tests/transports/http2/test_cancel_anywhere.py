@@ -9,8 +9,7 @@ import trio
 from trio.testing import MockClock, memory_stream_pair
 
 from rsocket_trio.transports.base import Handshake, Transport
-from rsocket_trio.transports.http2.http2_client import share_http2
-from rsocket_trio.transports.http2.http2_server import accept_http2
+from rsocket_trio.transports.http2.http2_handshake import accept_http2, share_http2
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions
 from tests.reliability.cancelling import MOST_STEPS, STRIDE, CancelAtStep
 from tests.transports.http2.raw_http2 import ENDPOINT, Stream, serve_streams

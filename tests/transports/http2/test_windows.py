@@ -7,9 +7,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
-from rsocket_trio.transports.http2.http2_stream import STREAM_WINDOW
-from rsocket_trio.transports.http2.multiplexed import CONNECTION_WINDOW
-from rsocket_trio.transports.http2.outlet import DEFAULT_WINDOW, TURN
+from rsocket_trio.transports.http2.http2_stream import STREAM_WINDOW, TURN
+from rsocket_trio.transports.http2.multiplexed import CONNECTION_WINDOW, DEFAULT_WINDOW
 from tests.each_row import each_row
 from tests.transports.http2.raw_http2 import (
     ACK,

@@ -19,7 +19,7 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
-from rsocket_trio.transports.websocket.transport import accept_websocket, open_websocket
+from rsocket_trio.transports.websocket.transport import open_websocket
 from rsocket_trio.transports.websocket.websocket_frames import masked
 from tests.each_row import each_row
 from tests.transports.websocket.test_upgrade import accept_for, request
@@ -348,12 +348,9 @@ async def answers_to(pieces: Sequence[bytes], *, client: bool, offer: bytes = b"
 
 @asynccontextmanager
 async def opened(stream: trio.abc.Stream, *, client: bool) -> AsyncIterator[Transport]:
-    if client:
-        async with open_websocket(stream, HERE, Handshake(), ConnectOptions()) as transport:
-            yield transport
-    else:
-        async with accept_websocket(stream, HERE, Handshake(), AcceptOptions()) as transport:
-            yield transport
+    options = ConnectOptions() if client else AcceptOptions()
+    async with open_websocket(stream, HERE, Handshake(), options) as transport:
+        yield transport
 
 
 async def echo_until_the_end(transport: Transport) -> None:

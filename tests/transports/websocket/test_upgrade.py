@@ -20,7 +20,7 @@ from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
-from rsocket_trio.transports.websocket.transport import accept_websocket, open_websocket
+from rsocket_trio.transports.websocket.transport import open_websocket
 from tests.each_row import each_row
 from tests.transports.pairs import transport_pair
 
@@ -158,7 +158,7 @@ async def test_the_server_exposes_path_and_headers_and_the_peer() -> None:
 async def test_messages_right_behind_the_request_are_not_lost() -> None:
     ours, theirs = memory_stream_pair()
     await theirs.send_all(request() + b"\x82\x85\0\0\0\0hello\x82\x85\0\0\0\0wo")
-    async with accept_websocket(ours, CHAT, Handshake(), AcceptOptions()) as transport:
+    async with open_websocket(ours, CHAT, Handshake(), AcceptOptions()) as transport:
         assert await transport.receive() == [b"hello"]
         await theirs.send_all(b"rld")
         assert await transport.receive() == [b"world"]
@@ -289,11 +289,7 @@ async def hear(said: bytes, cut: int, server: bool) -> None:
     for start in range(0, len(said), cut):
         await theirs.send_all(said[start : start + cut])
     await theirs.send_eof()
-    opening = (
-        accept_websocket(ours, CHAT, Handshake(), AcceptOptions())
-        if server
-        else open_websocket(ours, CHAT, Handshake(), ConnectOptions())
-    )
+    opening = open_websocket(ours, CHAT, Handshake(), AcceptOptions() if server else ConnectOptions())
     with suppress(HandshakeFailed):
         async with opening as transport:
             assert transport.handshake.path
