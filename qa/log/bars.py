@@ -12,8 +12,7 @@ import trio
 
 from rsocket_trio import Connection, Responder, open_connection
 from rsocket_trio.replay import Element, Log, add_source
-from rsocket_trio.replay.element_metadata import read_placed
-from rsocket_trio.replay.elements import Pack, arrow
+from rsocket_trio.replay.elements import Pack, arrow, read_placed
 from tests.serving import running_server
 
 ROW = b"a row of twenty-eight bytes."

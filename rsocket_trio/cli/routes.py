@@ -16,7 +16,7 @@ from rsocket_trio.cli.exit_codes import FAILED, MEANINGS, REJECTED, Failure
 from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.options import connection_options, uri
 from rsocket_trio.cli.output import Output, columns, escaped_text
-from rsocket_trio.replay.source_routes import SOURCES_ROUTE, Source, is_like, read_sources
+from rsocket_trio.replay.elements import SOURCES_ROUTE, Source, is_like, read_sources
 
 Described: TypeAlias = dict[str, Any]
 """An object of JSON that a server has sent."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rsocket_trio.replay.element_metadata import read_source_payload, source_payload
-from rsocket_trio.replay.elements import Element, Pack, Record
+from rsocket_trio.replay.elements import Element, Pack, Record, read_source_payload, source_payload
 from rsocket_trio.replay.errors import (
     CorruptLog,
     DamagedPartition,
@@ -19,8 +18,7 @@ from rsocket_trio.replay.kafka_ledger import KafkaLedger
 from rsocket_trio.replay.kafka_log import KafkaLog
 from rsocket_trio.replay.ledger import Commit, Ledger
 from rsocket_trio.replay.log import Reader, ReplayableLog, Retention
-from rsocket_trio.replay.sink_routes import add_sink
-from rsocket_trio.replay.source_routes import add_source
+from rsocket_trio.replay.routes import add_sink, add_source
 from rsocket_trio.replay.sqlite_log import Log
 
 __all__ = [

@@ -65,7 +65,6 @@ def _contents(rows: Sequence[Element] | Sequence[Record]) -> dict[str, pa.Array]
 
 
 def pack_elements(rows: Sequence[Element]) -> Pack:
-    """Return one pack of elements in a row, without times of their own."""
     return pack_of(_contents(rows), count=sum([element.count for element in rows]))
 
 
@@ -137,7 +136,6 @@ def divided(batch: pa.RecordBatch) -> Iterator[Pack]:
 
 
 def _batch(data: bytes) -> pa.RecordBatch:
-    """Return the record batch of a pack that was checked."""
     with pa.ipc.open_stream(data) as stream:
         return stream.read_next_batch()
 

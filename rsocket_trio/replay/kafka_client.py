@@ -18,8 +18,7 @@ import trio
 
 from rsocket_trio.errors import Rejected
 from rsocket_trio.extras import install_command
-from rsocket_trio.replay.element_metadata import RECORD_METADATA
-from rsocket_trio.replay.elements import Element, check_element
+from rsocket_trio.replay.elements import RECORD_METADATA, Element, check_element
 from rsocket_trio.replay.errors import NotWritten
 from rsocket_trio.replay.log import check_begin
 
@@ -190,10 +189,10 @@ class Cluster:
             return topic, {}
         return self.describe(name), {partition: (earliest[partition], latest[partition]) for partition in latest}
 
-    def ends(self, topic: str, partitions: Iterable[int], stable: bool = False) -> dict[int, int]:
-        """Return the offsets behind the last records by partition; unless ``stable`` also of open transactions."""
-        [offsets] = self._offsets(topic, partitions, kafka().admin.OffsetSpec.latest(), stable=stable)
-        return offsets
+    def end(self, topic: str, partition: int, stable: bool = False) -> int:
+        """Return the offset behind the last record; unless ``stable`` also of open transactions."""
+        [offsets] = self._offsets(topic, [partition], kafka().admin.OffsetSpec.latest(), stable=stable)
+        return offsets[partition]
 
     def at_time(self, topic: str, partition: int, milliseconds: int) -> int:
         """Return the first offset whose record is not older than a time, -1 if there is none."""
@@ -201,7 +200,6 @@ class Cluster:
         return offsets[partition]
 
     def delete_below(self, topic: str, partition: int, offset: int) -> None:
-        """Delete the records below an offset."""
         places = [kafka().TopicPartition(topic, partition, offset)]
         for done in self._admin.delete_records(places, request_timeout=REQUEST_SECONDS).values():
             done.result()
@@ -239,17 +237,14 @@ def kafka() -> ModuleType:
 
 
 def is_any(error: KafkaError, *names: str) -> bool:
-    """Return whether an error has one of these codes."""
     return error.code() in {getattr(kafka().KafkaError, name) for name in names}
 
 
 def passes(error: KafkaError) -> bool:
-    """Return whether the same request may succeed later."""
     return not error.fatal() and not is_any(error, *REFUSALS)
 
 
 def timed_out(what: str) -> Exception:
-    """Return the error of a request that is tried again."""
     error: Exception = kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT, what))
     return error
 

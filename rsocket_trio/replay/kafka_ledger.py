@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 BATCH_PARTITIONS = 8
 """Partitions of a topic of batches that is made here: an unfinished commit holds up sinks of its own only."""
-COMMIT_SECONDS = 60.0
-"""Seconds after which the broker aborts a commit whose server is gone, unless another takes over the sink before."""
 OPEN_SECONDS = 2.0
 """Seconds that a commit waits for open transactions of others before it takes over its sink anew."""
 SEPARATOR = "\0"
@@ -74,9 +72,7 @@ class KafkaLedger(Ledger):
 
     log: KafkaLog
 
-    def __init__(
-        self, log: KafkaLog, topic: str | None = None, *, commit_seconds: float = COMMIT_SECONDS, **limits: Any
-    ) -> None:
+    def __init__(self, log: KafkaLog, topic: str | None = None, *, commit_seconds: float = 60.0, **limits: Any) -> None:
         super().__init__(log, **limits)  # type: ignore[arg-type]  # another kind than the base class takes
         self.topic = topic or f"{log.topic}.batches"
         self._commit_seconds = commit_seconds
@@ -118,7 +114,6 @@ class KafkaLedger(Ledger):
                     raise
 
     async def aclose(self) -> None:
-        """Close the ledger. Do nothing the second time."""
         await self._batches.aclose()
         await self._attempts.aclose()
         async with self._committing:
@@ -268,7 +263,10 @@ class KafkaLedger(Ledger):
             note = AttemptNote(stage.row, own, 0 if note is None else note.begin)
             await self._note(row.sink, row.attempt, msgspec.json.encode(note))
         elif elements:
-            parts = [Element(data, key=own.encode()) for data in packs_of(elements)]
+            # A row alone is a pack as well.
+            bodies = [stored(0, number, 0, form, *contents) for number, _, form, contents in bodies_of(elements)]
+            packs = [body if isinstance(body, Pack) else arrow().pack_elements([body.element]) for body in bodies]
+            parts = [Element(pack.data, key=own.encode()) for pack in packs]
             begins = await self._attempts.append_all({0: parts})
             if note is None or note.id != own:
                 self._keep(AttemptNote(row, own, begins[0]))
@@ -281,17 +279,9 @@ class KafkaLedger(Ledger):
         row.bytes += sum(element.size + OVERHEAD for element in elements)
 
     def _keep(self, note: AttemptNote) -> None:
-        """Keep a note, and not too many."""
         self._notes[note.row.sink, note.row.attempt] = note
         if len(self._notes) > self._most_attempts:
             del self._notes[next(iter(self._notes))]
-
-
-def packs_of(elements: Sequence[Element | Pack]) -> Iterator[bytes]:
-    """Yield the streams of elements in packs, a row alone as well."""
-    for number, _, form, contents in bodies_of(elements):
-        body = stored(0, number, 0, form, *contents)
-        yield body.data if isinstance(body, Pack) else arrow().pack_elements([body.element]).data
 
 
 def decoded(topic: str, record: Record) -> tuple[str, Content]:
@@ -303,6 +293,6 @@ def decoded(topic: str, record: Record) -> tuple[str, Content]:
             return key, None
         kind: type[Sink | AttemptNote] = AttemptNote if separator else Sink
         return key, msgspec.json.decode(record.data, type=kind)
-    except (ValueError, msgspec.MsgspecError) as error:
+    except ValueError as error:
         what = f"topic {topic!r} is none of batches: no ledger wrote what is at {record.position}"
         raise ValueError(what) from error

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import trio
 
-from rsocket_trio.replay import kafka_client
-from rsocket_trio.replay.element_metadata import RECORD_METADATA
-from rsocket_trio.replay.elements import FOREVER, PACK_BYTES, PACK_ROWS, Element, Pack, Record, arrow, prepared
+from rsocket_trio.replay import elements, kafka_client
+from rsocket_trio.replay.elements import FOREVER, RECORD_METADATA, Element, Pack, Record, arrow, prepared
 from rsocket_trio.replay.errors import PositionExpired, TopicGone
 from rsocket_trio.replay.kafka_client import CONSUMER, PAUSE, Cluster, Rows, Topic, TransactionalProducer, kafka
 from rsocket_trio.replay.log import READ_BYTES, Appending, AppendQueue, ReplayableLog
@@ -78,7 +77,6 @@ def block_of(start: int, messages: list[Message]) -> Block:
 
 
 def columnar(start: int, end: int, offsets: list[int], columns: Mapping[str, Sequence[Any]]) -> Block:
-    """Return a block of values by column."""
     import pyarrow as pa
 
     headers = columns.get("headers", ())
@@ -97,8 +95,8 @@ def pack_block(block: Block, start: int, end: int | None, max_bytes: int) -> Ite
     stop = min(block.end, FOREVER if end is None else end)
     low, high = bisect_left(block.offsets, start), bisect_left(block.offsets, stop)
     while start < stop and max_bytes > 0:
-        rows = min(high - low, PACK_ROWS)
-        while rows > 1 and block.batch.slice(low, rows).nbytes > min(PACK_BYTES, max_bytes):
+        rows = min(high - low, elements.PACK_ROWS)
+        while rows > 1 and block.batch.slice(low, rows).nbytes > min(elements.PACK_BYTES, max_bytes):
             rows //= 2
         last = min(stop if low + rows == high else block.offsets[low + rows - 1] + 1, start + MAX_GAP_POSITIONS)
         after = bisect_left(block.offsets, last, low, low + rows)
@@ -365,7 +363,7 @@ class KafkaLog(ReplayableLog):
 
         Wait for transactions that are open, or with ``stable`` leave out what they and later ones write.
         """
-        end = (await self._ask("the end of topic", self._cluster.ends, [partition], stable))[partition]
+        end = await self._ask("the end of topic", self._cluster.end, partition, stable)
         await self.wait_beyond(partition, end - 1)
         return end
 
@@ -416,7 +414,6 @@ class KafkaLog(ReplayableLog):
         return await kafka_client.twice(partial(self._write_once, take()))
 
     async def _write_once(self, groups: Sequence[Appending]) -> list[dict[int, int]]:
-        """Write groups in one transaction. Return where each of them begins."""
         written = [Rows(self.topic, rows_of(group), group.at) for group in groups]
         with trio.CancelScope(shield=True):
             await self._producer.write(written)
@@ -428,7 +425,6 @@ class KafkaLog(ReplayableLog):
 
 
 def rows_of(appending: Appending) -> Iterator[tuple[int, Element]]:
-    """Yield elements with their partitions, those of packs one by one."""
     for partition, group in appending.elements.items():
         for stored in group:
             for element in arrow().elements_of(stored) if isinstance(stored, Pack) else (stored,):

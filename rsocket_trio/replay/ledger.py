@@ -15,26 +15,19 @@ import trio
 from rsocket_trio import Invalid, Rejected
 from rsocket_trio.errors import readable
 from rsocket_trio.replay import tables
-from rsocket_trio.replay.elements import Element, Pack, now_us, prepared
+from rsocket_trio.replay.elements import FOREVER, Element, Pack, now_us, prepared
 from rsocket_trio.replay.errors import CorruptLog, NotStaged
 from rsocket_trio.replay.log import OpenedByBlock, ReplayableLog
-from rsocket_trio.replay.requests import LARGEST
 from rsocket_trio.replay.sqlite_log import Log
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
     from apsw import Connection
 
-MAX_SINKS, MAX_PLANS = 100_000, 100_000
-"""Sinks whose last batch is remembered, and batches that are not committed whose latest epoch is."""
+MAX_PLANS = 100_000
+"""Batches that are not committed whose latest epoch is remembered."""
 SINK_SECONDS = 30 * 86400.0
 """Seconds without a commit after which a sink makes room for a new one."""
-STAGED_BYTES, MEMORY_BYTES = 2**30, 64 * 2**20
-"""Bytes that all attempts together may hold in a file, and in memory."""
-STAGED_SECONDS = 3600.0
-"""Seconds after which an attempt that was not committed is dropped."""
-STAGED_ATTEMPTS = 10_000
-"""Attempts that may be staged at a time."""
 
 logger = logging.getLogger("rsocket_trio.replay")
 
@@ -132,7 +125,6 @@ class Sink(tables.Row):
 
 
 def shown(query: str | None) -> str:
-    """Return a query as errors name it."""
     return "writes outside of queries" if query is None else f"query {readable(query)}"
 
 
@@ -173,7 +165,6 @@ class Attempt(tables.Partition):
         return len(rows)
 
     def delete(self, connection: Connection) -> None:
-        """Delete an attempt whose bodies are deleted, or promoted."""
         connection.execute("DELETE FROM places WHERE partition = ?", (self.number,))
         connection.execute("DELETE FROM attempts WHERE number = ?", (self.number,))
         if not connection.changes():
@@ -245,14 +236,14 @@ class Ledger(OpenedByBlock):
         log: Log | None = None,
         *,
         staged_bytes: int | None = None,
-        staged_seconds: float = STAGED_SECONDS,
-        staged_attempts: int = STAGED_ATTEMPTS,
-        max_sinks: int = MAX_SINKS,
+        staged_seconds: float = 3600.0,
+        staged_attempts: int = 10_000,
+        max_sinks: int = 100_000,
     ) -> None:
         self._owns_log = log is None
         self._tables = self._tables_of(Log() if log is None else log)
         is_in_memory = self.log is self._tables and self._tables.path is None
-        self._most_bytes = staged_bytes or (MEMORY_BYTES if is_in_memory else STAGED_BYTES)
+        self._most_bytes = staged_bytes or (2**26 if is_in_memory else 2**30)
         self._seconds = staged_seconds
         self._most_attempts = staged_attempts
         self._max_sinks = max_sinks
@@ -306,15 +297,12 @@ class Ledger(OpenedByBlock):
 
     # Requests of writers
 
-    async def write(self, elements: Mapping[int, Sequence[Element | Pack]]) -> None:
-        """Append ``elements`` at once, by partition, without staging: a writer that tries again may write them twice.
+    async def write(self, partition: int, elements: Sequence[Element | Pack]) -> None:
+        """Append ``elements`` at once, without staging: a writer that tries again may write them twice.
 
-        A partition number is taken modulo the partitions of the log. Raise the errors of the log's ``append_all``.
+        ``partition`` is taken modulo the partitions of the log. Raise the errors of the log's ``append_all``.
         """
-        groups: dict[int, list[Element | Pack]] = {}
-        for partition, some in elements.items():
-            groups.setdefault(partition % len(self.log.partitions()), []).extend(some)
-        await self.log.append_all(groups)
+        await self.log.append_all({partition % len(self.log.partitions()): elements})
 
     async def epoch(self, sink: str) -> int:
         """Return a number above all before: each planning of a write takes one.
@@ -408,7 +396,9 @@ class Ledger(OpenedByBlock):
             return Commit(promoted=True, rows=sum(row.latest for row in rows), last=batch)
 
         done = await self._tables._change(promote)
-        await self._tables._notice()
+        self._tables._changed.wake_all()
+        with trio.CancelScope(shield=True):
+            await self._tables.retain(in_full=False)
         return done
 
     def _checked(self, connection: Connection, request: CommitRequest) -> tuple[Sink | None, list[Attempt]]:
@@ -470,7 +460,6 @@ class Ledger(OpenedByBlock):
         Attempt.drop_all(connection, "time <= ?", self._too_old(self._seconds))
 
     def _too_old(self, seconds: float) -> int:
-        """Return the time so many seconds ago, in microseconds since 1970."""
         return self._clock() - int(seconds * 1e6)
 
     def _remember(self, connection: Connection, sink: Sink) -> None:
@@ -501,7 +490,6 @@ def drop_attempts(connection: Connection, sink: str, attempts: Iterable[str]) ->
 
 
 def stored_bytes(connection: Connection) -> int:
-    """Return the bytes of all that is staged."""
     return int(connection.execute("SELECT coalesce(sum(bytes), 0) FROM attempts").get)
 
 
@@ -513,7 +501,7 @@ def check_plan(names: Iterable[object], query: str | None, **numbers: object) ->
     for what, number in numbers.items():
         if type(number) not in (int, NoneType):
             raise TypeError(f"{what} is a whole number, not {number!r:.100}")
-        if isinstance(number, int) and not 0 <= number <= LARGEST:
+        if isinstance(number, int) and not 0 <= number < FOREVER:
             raise ValueError(f"{what} {number}: must be from 0 to 2^63 - 1")
     for name in (*names, query or ""):
         if not isinstance(name, str):

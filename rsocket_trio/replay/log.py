@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeVar
 
 import attrs
 import outcome
 import trio
 
-from rsocket_trio.errors import Rejected, readable
+from rsocket_trio.errors import Rejected
 from rsocket_trio.payload import BytesLike, as_bytes
-from rsocket_trio.replay.elements import Element, Pack, Record, arrow, now_us
+from rsocket_trio.replay.elements import Element, Pack, Record, now_us, reader_name
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
 from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.values import between, value
@@ -27,7 +27,6 @@ READ_BYTES = 256 * 2**10
 """Bytes that one reader has in memory at a time."""
 READERS = 1000
 """Named readers of a log, at most."""
-_READER_NAME = re.compile(r"[0-9A-Za-z._-]{1,64}", re.ASCII)
 
 
 @value
@@ -59,11 +58,11 @@ class OpenedByBlock(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Open it. Do nothing the second time."""
+        """Open it. Do nothing the second time, and let no other task run then: every request calls this."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close it. Do nothing the second time."""
+        """Close it, and wake the tasks that wait. Do nothing the second time."""
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -88,10 +87,6 @@ class ReplayableLog(OpenedByBlock):
 
     Then ``read_some`` may end with a record of 0 rows: there is nothing before its position.
     """
-
-    async def open(self) -> None:
-        """Open the log. Do nothing the second time, and let no other task run then: every request calls this."""
-        await trio.lowlevel.checkpoint_if_cancelled()
 
     @abstractmethod
     def partitions(self) -> Sequence[int]:
@@ -123,6 +118,14 @@ class ReplayableLog(OpenedByBlock):
         """
 
     @abstractmethod
+    async def read_packs(
+        self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
+    ) -> Iterator[Pack]:
+        """Return the records of ``partition`` that ``read_some`` returns for ``start``, ``end`` and ``max_bytes``, in
+        packs; together they span all positions from the start on. Raise as it does.
+        """
+
+    @abstractmethod
     async def wait_beyond(self, partition: int, position: int) -> None:
         """Wait until ``partition`` has a record at ``position``. Raise ``trio.ClosedResourceError`` if it is closed."""
 
@@ -136,10 +139,6 @@ class ReplayableLog(OpenedByBlock):
 
         ``timestamp`` is in microseconds since 1970.
         """
-
-    @abstractmethod
-    async def aclose(self) -> None:
-        """Close the log and wake the tasks that wait. Do nothing the second time."""
 
     # Built on the methods above
 
@@ -182,15 +181,6 @@ class ReplayableLog(OpenedByBlock):
                     yield record
             if position == before:
                 await self.wait_beyond(partition, position)
-
-    async def read_packs(
-        self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
-    ) -> Iterator[Pack]:
-        """Return the records of ``partition`` that ``read_some`` returns for ``start``, ``end`` and ``max_bytes``, in
-        packs; together they span all positions from the start on. Raise as it does.
-        """
-        packs: Iterator[Pack] = arrow().packed(await self.read_some(partition, start, end, max_bytes=max_bytes), start)
-        return packs
 
     def check_range(self, partition: int, start: int, end: int | None) -> None:
         """Raise ``PositionExpired`` or ``PositionAhead`` if ``partition`` cannot be read from ``start`` to ``end``."""
@@ -270,14 +260,6 @@ class ReplayableLog(OpenedByBlock):
         await trio.lowlevel.checkpoint_if_cancelled()
 
 
-def reader_name(name: object) -> str:
-    """Return ``name`` if it is one of a reader. Raise ``ValueError``."""
-    if not isinstance(name, str) or not _READER_NAME.fullmatch(name):
-        shown = readable(str(name)[:100])
-        raise ValueError(f"the name of a reader has 1 to 64 letters, digits, '-', '_' and '.', not {shown!r}")
-    return name
-
-
 def header(pair: Any) -> tuple[str, bytes | None]:
     """Return a header as it is kept. Raise ``TypeError`` for anything but a name and its content."""
     if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
@@ -293,9 +275,6 @@ def check_begin(partition: int, at: Mapping[int, int] | None, latest: int) -> No
 
 # Appends of many tasks, which one of them writes for all
 
-Begins: TypeAlias = dict[int, int]
-"""The first new position of each partition."""
-
 
 @attrs.define(eq=False)
 class Appending:
@@ -303,7 +282,7 @@ class Appending:
 
     elements: Mapping[int, Sequence[Element | Pack]]
     at: Mapping[int, int] | None
-    begins: outcome.Outcome[Begins] | None = None
+    begins: outcome.Outcome[Sequence[dict[int, int]]] | None = None
 
 
 class AppendQueue:
@@ -314,13 +293,13 @@ class AppendQueue:
     ``ValueError``, because of one of them, each is written alone.
     """
 
-    def __init__(self, write: Callable[[Callable[[], list[Appending]]], Awaitable[Sequence[Begins]]]) -> None:
+    def __init__(self, write: Callable[[Callable[[], list[Appending]]], Awaitable[Sequence[dict[int, int]]]]) -> None:
         self._write = write
         self._pending: deque[Appending] = deque()
         self._is_writing = False
         self._written = ParkingLot()
 
-    async def append(self, own: Appending) -> Begins:
+    async def append(self, own: Appending) -> dict[int, int]:
         """Return where the elements begin, once they are written, or raise why they are not."""
         self._pending.append(own)
         try:
@@ -335,7 +314,8 @@ class AppendQueue:
                 while own.begins is None:
                     await self._written.park()
         assert own.begins is not None
-        return own.begins.unwrap()
+        [begins] = own.begins.unwrap()
+        return begins
 
     async def _write_all(self) -> None:
         self._is_writing = True
@@ -354,11 +334,11 @@ class AppendQueue:
             await trio.lowlevel.checkpoint()
             try:
                 for appending, begins in zip(taken, await self._write(take), strict=True):
-                    appending.begins = outcome.Value(begins)
+                    appending.begins = outcome.Value([begins])
             except ValueError:
                 with trio.CancelScope(shield=True):
                     for appending in taken:
-                        appending.begins = await outcome.acapture(self._write_one, appending)
+                        appending.begins = await outcome.acapture(self._write, partial(list, (appending,)))
         except Exception as error:
             # Raised in every task that appended: the log was closed, or can't be written at all.
             failure = error
@@ -368,7 +348,3 @@ class AppendQueue:
                 appending.begins = appending.begins or outcome.Error(failure)
             self._is_writing = False
             self._written.wake_all()
-
-    async def _write_one(self, own: Appending) -> Begins:
-        [begins] = await self._write(lambda: [own])
-        return begins

@@ -22,11 +22,10 @@ import trio
 
 from rsocket_trio.extras import install_command
 from rsocket_trio.replay import tables
-from rsocket_trio.replay.database import check_filesystem, require_sqlite, translated
 from rsocket_trio.replay.elements import FOREVER, Element, Pack, Record, arrow, has_arrow, now_us, prepared, rows_in
 from rsocket_trio.replay.errors import CorruptLog
 from rsocket_trio.replay.log import READ_BYTES, Appending, AppendQueue, Reader, ReplayableLog, Retention, check_begin
-from rsocket_trio.replay.tables import OVERHEAD, Partition, partition_of
+from rsocket_trio.replay.tables import OVERHEAD, Partition, check_filesystem, partition_of, require_sqlite, translated
 from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
@@ -43,8 +42,6 @@ LOCK_SECONDS = 30.0
 """Seconds that a write waits while somebody else holds the lock of the file."""
 LOCK_TRY_MS = 50
 """Milliseconds that SQLite waits for the lock in one try: so long a cancelled write goes on."""
-NORMAL, FULL = 1, 2
-"""Values of ``PRAGMA synchronous``: with the second one each commit waits for the disk."""
 PAGE_BYTES = 8192
 """Bytes of a page of a new file: packs take a quarter less CPU to write than with SQLite's 4096."""
 CHECKPOINT_BYTES = 4 * 2**20
@@ -57,18 +54,12 @@ READERS = 4
 """Reads of a log at a time."""
 RESERVE_BYTES = 8 * 2**20
 """Bytes of the file that is given up on a full disk, so that trimming has room."""
-SMALLEST_FILE = 512
-"""Bytes of a database at least: SQLite takes a file of one byte for an empty one."""
 PORTION_PAGES = 1024
 """Pages that are given back to the disk at a time."""
-LIMIT_BYTES = 64 * 2**20
-"""Bytes that a log in memory keeps."""
 LOOK_SECONDS = 0.025
 """Seconds between two looks for rows of other processes, while a reader waits."""
 TRIM_BYTES, TRIM_BODIES = 16 * 2**20, 1024
 """Bytes and bodies that are dropped in one transaction."""
-RETAIN_SECONDS = 1.0
-"""Seconds after which a log looks again for records that its retention drops."""
 
 logger = logging.getLogger("rsocket_trio.replay")
 _opening = threading.Lock()
@@ -109,8 +100,9 @@ class Log(ReplayableLog):
         # SQLite's own files lie beside the file itself, wherever links lead to it.
         self._file = "" if path is None else os.path.realpath(path)
         self._asked_partitions = partitions
-        self._limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
-        self._synchronous = FULL if sync == "full" else NORMAL
+        self._limit = 64 * 2**20 if limit_bytes is None else limit_bytes
+        # With "full" each commit waits for the disk.
+        self._synchronous = "full" if sync == "full" else "normal"
         self._clock = now_us
         self._count = 0
         # The process that has opened it.
@@ -168,7 +160,7 @@ class Log(ReplayableLog):
         import apsw
 
         size = os.stat(self._file).st_size if os.path.exists(self._file) else 0
-        if 0 < size < SMALLEST_FILE:
+        if 0 < size < 512:  # SQLite takes a file of one byte for an empty one
             raise CorruptLog(self.path, "it is no database")
         if size:
             flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
@@ -283,7 +275,6 @@ class Log(ReplayableLog):
             return function(self._asked)
 
     def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Return what a statement finds that is a short question."""
         return self._here(lambda connection: connection.execute(statement, values).fetchall())
 
     async def _look_up(self, function: Callable[[Connection], T]) -> T:
@@ -319,7 +310,7 @@ class Log(ReplayableLog):
 
         def run() -> T:
             if not waits_for_disk:
-                self._writer.pragma("synchronous", NORMAL)
+                self._writer.pragma("synchronous", "normal")
             try:
                 return self._shrink(function) if makes_room else self._transaction(function)
             finally:
@@ -449,12 +440,9 @@ class Log(ReplayableLog):
         return range(self._count)
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        state = self._state(partition)
-        return state.earliest, state.latest
-
-    def _state(self, partition: int) -> Partition:
         self._check_partitions(partition)
-        return self._here(partial(partition_of, number=partition))
+        state = self._here(partial(partition_of, number=partition))
+        return state.earliest, state.latest
 
     def _check_partitions(self, *numbers: int) -> None:
         for number in numbers:
@@ -472,11 +460,11 @@ class Log(ReplayableLog):
             self._check_room(sum([element.size + OVERHEAD for element in group]))
         begins = await self._appends.append(own)
         if self._retention is not None:
-            await self._notice()
+            with trio.CancelScope(shield=True):  # the rows are there, whatever becomes of that
+                await self.retain(in_full=False)
         return begins
 
     def _check_room(self, size: int) -> None:
-        """Raise ``ValueError`` for bytes that a partition in memory can't hold."""
         if self.path is None and size > (limit := self._limit // self._count):
             raise ValueError(f"{size} bytes for a partition in memory: the limit is {limit}")
 
@@ -523,12 +511,6 @@ class Log(ReplayableLog):
         state.save(connection)
         while self.path is None and (over := state.bytes - self._limit // self._count) > 0:
             state.drop(connection, state.latest, over, TRIM_BODIES)
-
-    async def _notice(self) -> None:
-        """Wake readers of new rows, and do what is due behind them: they are there, whatever becomes of that."""
-        self._changed.wake_all()
-        with trio.CancelScope(shield=True):
-            await self.retain(in_full=False)
 
     # Reading
 
@@ -639,7 +621,7 @@ class Log(ReplayableLog):
             await trio.lowlevel.checkpoint_if_cancelled()
             return
         now = self._clock() / 1e6
-        if not in_full and (now < self._retained_at + RETAIN_SECONDS or self._retaining.locked()):
+        if not in_full and (now < self._retained_at + 1 or self._retaining.locked()):
             return
         try:
             with trio.CancelScope(shield=not in_full):
@@ -660,7 +642,7 @@ class Log(ReplayableLog):
                 before = max(before, old)
             await self._drop(number, before)
         while retention.bytes is not None:
-            states = [self._state(number) for number in self.partitions()]
+            states = [self._here(partial(partition_of, number=number)) for number in self.partitions()]
             over = sum(state.bytes for state in states) - retention.bytes
             largest = max(states, key=lambda state: state.bytes)
             if over <= 0 or not await self._drop(largest.number, largest.latest, min(over, largest.bytes)):
@@ -688,7 +670,6 @@ class Log(ReplayableLog):
 
 
 def load_readers(connection: Connection) -> dict[str, Reader]:
-    """Return the named readers. Raise ``CorruptLog``."""
     return {
         name: Reader(name, {int(partition): end for partition, end in json.loads(ends).items()}, seen)
         for name, ends, seen in tables.whole(connection, "readers")

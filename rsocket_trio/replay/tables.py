@@ -1,30 +1,27 @@
-"""The tables of a log's database, and their rows: each has a CRC, so that a damaged one is an error.
+"""The database of a log: its tables, whose rows have a CRC each, so that a damaged one is an error; SQLite's errors in
+our terms, and where its files may lie.
 
-::
-
-    partitions  a row for each: its first and its next position, the time of the last row, bytes
-    places      rows in order: ``count`` positions from ``position`` on, appended at ``time``, are in ``body``
-    bodies      what was appended together: one row (form 0), or many as an Arrow IPC stream in ``data`` (form 1)
-    readers     the named readers, each with the ends that it has acknowledged, as JSON
-    attempts    what writers stage until it is committed: a partition of its own, with a number below 0
-    sinks       the last batch of each sink, and the query that it belongs to
-    plans       the latest epoch that has staged or committed a batch of a sink, until that is committed
-    counters    how many partitions, readers and sinks there are, and the last numbers of attempts, epochs and plans
-
-The functions work in a transaction of the caller, and raise ``CorruptLog`` for rows that are damaged or missing.
+``docs/replay.md`` says what is in the tables. The functions for rows work in a transaction of the caller, and raise
+``CorruptLog`` for rows that are damaged or missing.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
+import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias
 from zlib import crc32
 
 import attrs
 
+from rsocket_trio.extras import install_command
 from rsocket_trio.replay import elements
 from rsocket_trio.replay.elements import PACK_BYTES, PACK_ROWS, Element, Pack, Record
 from rsocket_trio.replay.errors import CorruptLog
@@ -73,7 +70,6 @@ def put(connection: Connection, table: str, *values: Any) -> None:
 
 
 def rows(connection: Connection, table: str, condition: str = "", *values: Any) -> list[list[Any]]:
-    """Return the rows of a table for which a condition holds."""
     checked = []
     for *columns, crc in connection.execute(f"SELECT * FROM {table} {condition}", values):
         if crc != crc_of(table, *columns):
@@ -83,14 +79,12 @@ def rows(connection: Connection, table: str, condition: str = "", *values: Any) 
 
 
 def row(connection: Connection, table: str, key: str, value: object) -> list[Any]:
-    """Return the row of a table with this key."""
-    for values in rows(connection, table, f"WHERE {key} = ?", value):
-        return values
-    raise CorruptLog(None, f"the row of {value} in its {table} is missing")
+    if not (known := rows(connection, table, f"WHERE {key} = ?", value)):
+        raise CorruptLog(None, f"the row of {value} in its {table} is missing")
+    return known[0]
 
 
 def counter(connection: Connection, name: str) -> int:
-    """Return a number of ``counters``."""
     return int(row(connection, "counters", "name", name)[1])
 
 
@@ -102,7 +96,6 @@ def count(connection: Connection, name: str, by: int = 1) -> int:
 
 
 def whole(connection: Connection, table: str) -> list[list[Any]]:
-    """Return all rows of a table that has a counter."""
     stored, number = rows(connection, table), counter(connection, table)
     if len(stored) != number:
         raise CorruptLog(None, f"it has {len(stored)} {table} instead of {number}")
@@ -117,11 +110,9 @@ class Row:
 
     @classmethod
     def where(cls, connection: Connection, condition: str, *values: object) -> list[Self]:
-        """Return the rows for which a condition holds."""
         return [cls(*columns) for columns in rows(connection, cls.TABLE, condition, *values)]
 
     def save(self, connection: Connection) -> None:
-        """Store the row."""
         put(connection, self.TABLE, *attrs.astuple(self, recurse=False))
 
 
@@ -133,7 +124,6 @@ metadata, key and headers."""
 
 
 def size_of(contents: Iterable[bytes | None]) -> int:
-    """Return the bytes that a body of these contents counts."""
     return OVERHEAD + sum([len(content) for content in contents if content is not None])
 
 
@@ -157,20 +147,22 @@ def bodies_of(group: Iterable[Element | Pack]) -> Iterator[Body]:
             or len(together) >= PACK_ROWS
             or element.timestamp != together[0].timestamp
         ):
-            if len(together) > 1 and elements.has_arrow():
-                pack = elements.arrow().pack_elements(together)
-                yield pack.count, together[0].timestamp, ARROW_FORM, (pack.data, None, None, None)
-            else:
-                for single in together:
-                    headers = None if single.headers is None else elements.encode_headers(single.headers)
-                    contents = single.data, single.metadata, single.key, headers
-                    yield single.count, single.timestamp, ROW_FORM, contents
+            is_packed = len(together) > 1 and elements.has_arrow()
+            for body in [elements.arrow().pack_elements(together)] if is_packed else together:
+                yield body_of(body, together[0].timestamp)
             together, size = [], 0
         if isinstance(element, Element):
             together.append(element)
             size += element.size
         elif element is not None:
-            yield element.count, element.timestamp, ARROW_FORM, (element.data, None, None, None)
+            yield body_of(element, element.timestamp)
+
+
+def body_of(stored: Element | Pack, time: int | None) -> Body:
+    if isinstance(stored, Pack):
+        return stored.count, time, ARROW_FORM, (stored.data, None, None, None)
+    headers = None if stored.headers is None else elements.encode_headers(stored.headers)
+    return stored.count, time, ROW_FORM, (stored.data, stored.metadata, stored.key, headers)
 
 
 def stored(position: int, count: int, time: int, *body: Any) -> Record | Pack:
@@ -233,7 +225,6 @@ class Partition(Row):
 
 
 def partition_of(connection: Connection, number: int) -> Partition:
-    """Return a row of ``partitions``."""
     return Partition(*row(connection, "partitions", "number", number))
 
 
@@ -273,3 +264,90 @@ def places(connection: Connection, partition: Partition, start: int, *, is_with_
             return
     if is_first:
         raise CorruptLog(None, problem, number, start)
+
+
+# SQLite itself
+
+WHOLE_SQLITE: Final = (3, 51, 3)
+"""From this version on SQLite does not lose pages when one connection begins the WAL anew."""
+REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "ceph-fuse", "lustre", "afs", "gfs2", "ocfs2", "glusterfs"}
+REMOTE |= {"ncpfs", "sshfs", "s3fs"}
+"""Types of file systems on which several machines may write: SQLite's locks and shared memory do not reach that far."""
+
+logger = logging.getLogger("rsocket_trio.replay")
+
+
+def require_sqlite() -> None:
+    """Raise ``ModuleNotFoundError`` without APSW, ``RuntimeError`` if its SQLite can lose committed pages."""
+    try:
+        import apsw
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"a log is a SQLite database: {install_command('log')}", name="apsw") from error
+    version = apsw.sqlite_lib_version()
+    if tuple(int(part) for part in version.split("."))[:3] < WHOLE_SQLITE:
+        raise RuntimeError(
+            f"SQLite {version} can lose rows that are safe, when its WAL begins anew while another process writes: "
+            f"a log needs {'.'.join(map(str, WHOLE_SQLITE))} or later"
+        )
+
+
+@contextmanager
+def translated(
+    path: Path | None, connection: Connection | None = None, *, is_transaction: bool = False
+) -> Iterator[None]:
+    """Translate SQLite's errors: what the disk did, and a lock, are ``OSError``, all others ``CorruptLog``.
+
+    A transaction of the block is committed, or rolled back if the block fails.
+    """
+    import apsw
+
+    try:
+        with connection if connection is not None and is_transaction else nullcontext():
+            yield
+    except CorruptLog as error:
+        error.file = error.file or path
+        raise
+    except apsw.BusyError as error:
+        raise OSError(errno.EBUSY, "somebody else holds its lock", str(path)) from error
+    except apsw.NoMemError as error:
+        raise MemoryError(f"{path}: {error}") from error
+    except (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError) as error:
+        if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHORT_READ:
+            raise CorruptLog(path, "it is shorter than it says") from error
+        by_class = {apsw.FullError: errno.ENOSPC, apsw.ReadOnlyError: errno.EROFS}
+        number = by_class.get(type(error)) or (connection and connection.system_errno) or errno.EIO
+        raise OSError(number, os.strerror(number), str(path)) from error
+    except (apsw.Error, UnicodeDecodeError) as error:
+        raise CorruptLog(path, str(error) or type(error).__name__) from error
+
+
+def check_filesystem(file: Path, path: Path) -> None:
+    """Raise ``OSError`` for a file that can't be opened or is on a network file system; warn where that is unknown.
+
+    ``path`` is what errors name, a link perhaps to the ``file``.
+    """
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "a log is a file, and this is a folder", str(path))
+    if not file.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no folder for it", str(path))
+    if not os.access(file if file.exists() else file.parent, os.R_OK | os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    kind = filesystem_of(file.parent)
+    if kind.removeprefix("fuse.") in REMOTE:
+        raise OSError(errno.ENOTSUP, f"a log has to be on a local disk, and this one is on {kind}", str(path))
+    if not kind or kind.startswith("fuse") or kind in {"9p", "virtiofs"}:
+        logger.warning(
+            "%s: the file system (%s) may be shared with other machines, which a log does not bear", path, kind or "?"
+        )
+
+
+def filesystem_of(folder: Path) -> str:
+    """Return the type of a folder's file system, as Linux tells it; empty where that is not known."""
+    kind, longest = "", -1
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            fields = line.split()
+            point = fields[4].encode().decode("unicode_escape")
+            if folder.is_relative_to(point) and len(point) >= longest:
+                kind, longest = fields[fields.index("-") + 1], len(point)
+    return kind

@@ -102,7 +102,6 @@ class Background:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the thread runs, and is this process's."""
         return self._thread.is_alive() and self.pid == os.getpid()
 
     async def _main(self) -> None:
@@ -233,12 +232,3 @@ def background() -> Background:
         if _here is None or not _here.is_alive:
             _here = Background()
         return _here
-
-
-def close_background() -> None:
-    """End the background of this process, if there is one: for tests, and for programs that end in order."""
-    global _here
-    with _lock:
-        running, _here = _here, None
-    if running is not None:
-        running.close()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import attrs
 import pyarrow as pa
@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rsocket_trio.replay.source_routes import Bounds
+from rsocket_trio.replay.elements import Bounds
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.errors import DataLossError, SchemaMismatchError, in_one_line, rows_in_one_line
 from rsocket_trio.spark.live_reader import LivePartition, live_rows
@@ -31,10 +31,6 @@ from rsocket_trio.spark.options import EARLIEST, LATEST, MAX_POSITION, Options, 
 from rsocket_trio.spark.ranges import Range, RangePartition, ranges_between, resolve, split
 from rsocket_trio.spark.replayed import check_columns, rows_of_ranges
 from rsocket_trio.spark.server_sources import ask_places, ask_times
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 T = TypeVar("T")
 
@@ -56,7 +52,6 @@ class Selection:
     routes: frozenset[str] | None = None
 
     def both(self, other: Selection) -> Selection:
-        """Return the intersection of two selections."""
         partitions = common(self.partitions, other.partitions)
         start, end = max(self.start, other.start), min(self.end, other.end)
         return Selection(partitions, start, end, common(self.routes, other.routes))
@@ -138,7 +133,6 @@ class BatchReader(DataSourceReader):
         return [RangePartition(part) for part in split(ranges, options.min_partitions) or [empty]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a partition, in a task."""
         if isinstance(partition, RangePartition):
             return rows_in_one_line(rows_of_ranges(partition.ranges, self._options, self._schema))
         return rows_in_one_line(live_rows(self._options, self._schema))

@@ -25,9 +25,6 @@ from rsocket_trio.terms import Backoff
 
 logger = logging.getLogger("rsocket_trio.spark")
 
-USABLE = "open"
-
-
 Target: TypeAlias = Options
 """The options that a connection depends on, all others being the default: the key of a shared one."""
 TARGET_FIELDS: Final = (
@@ -38,7 +35,6 @@ TARGET_FIELDS: Final = (
 
 
 def target_of(options: Options) -> Target:
-    """Return the target of these options."""
     return Options(route="", **{name: getattr(options, name) for name in TARGET_FIELDS})
 
 
@@ -61,7 +57,6 @@ def ssl_context(target: Target) -> ssl.SSLContext | None:
 
 
 def credentials(target: Target) -> Credentials | None:
-    """Return the credentials of the options, ``None`` if they have none."""
     if target.auth_type == "simple":
         return SimpleAuthentication(target.auth_user or "", target.auth_password or "")
     return None if target.auth_type is None else BearerAuthentication(target.auth_token or "")
@@ -83,7 +78,7 @@ class PooledConnection:
     def is_usable(self) -> bool:
         """Return whether new requests may use it, as far as is known; true while it is being opened."""
         return (
-            self.error is None and not self.distrusted and (self.connection is None or self.connection.status == USABLE)
+            self.error is None and not self.distrusted and (self.connection is None or self.connection.status == "open")
         )
 
 
@@ -95,11 +90,6 @@ class Pool:
         self._pooled: dict[Target, PooledConnection] = {}
         self._first: dict[tuple[str, ...], int] = {}
         self._closing = False
-
-    @property
-    def connections(self) -> int:
-        """Return the number of connections, with those that are being opened."""
-        return len(self._pooled)
 
     @asynccontextmanager
     async def connection(self, target: Target) -> AsyncIterator[Connection]:
@@ -238,8 +228,6 @@ class Tries:
         self._most = options.reconnect_max_attempts
         self._what = what
         self.number = 0
-        self.failures = 0
-        """All failures, also those before a success."""
         self.last: Exception | None = None
         """The error of the last try."""
 
@@ -250,7 +238,6 @@ class Tries:
     async def failed(self, error: Exception) -> None:
         """Wait before the next try. After the last try raise ``ConnectionLost``, or the refusal of a server."""
         self.last = error
-        self.failures += 1
         if self.number >= self._most:
             if isinstance(error, SetupError):
                 raise fresh_copy(error)

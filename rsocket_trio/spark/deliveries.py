@@ -16,7 +16,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import attrs
 import msgspec
@@ -26,6 +26,7 @@ from rsocket_trio import Canceled, Channel, Connection, ConnectionLost, Payload,
 from rsocket_trio.errors import RSocketError, StreamError, readable
 from rsocket_trio.replay.elements import ARROW
 from rsocket_trio.replay.errors import NotStaged, NotWritten
+from rsocket_trio.replay.ledger import Commit
 from rsocket_trio.spark.background import Queue
 from rsocket_trio.spark.connections import Pool, Tries, request, target_of
 from rsocket_trio.spark.errors import PASSING, SinkError, is_missing_route, unwritten
@@ -36,23 +37,10 @@ T = TypeVar("T")
 
 logger = logging.getLogger("rsocket_trio.spark")
 
-STAGE_ROUTE: Final = ".stage"
-COMMIT_ROUTE: Final = ".commit"
-ABORT_ROUTE: Final = ".abort"
-PACK_ROUTE: Final = ".pack"
-EPOCH_ROUTE: Final = ".epoch"
 MAX_ATTEMPT_BYTES = 4 * 2**20
 """The size of an attempt, about: a task keeps so much in memory."""
 ABORT_TIMEOUT = 2.0
 """Seconds for aborting attempts at the end of a task."""
-
-
-class Committed(msgspec.Struct):
-    """The answer to a commit: whether it was the first of the batch, its rows, and the last batch of the sink."""
-
-    promoted: bool
-    last: int
-    rows: int
 
 
 class Staged(msgspec.Struct):
@@ -156,7 +144,6 @@ class Requests(Delivery):
         self._answered = trio.Event()
 
     async def fill(self) -> bool:
-        """Wait for requests to send. Return false when there are no more."""
         while not self._ready:
             piece = await self.pieces.take()
             if piece is None:
@@ -229,7 +216,7 @@ class Staging(Delivery):
 
     def __init__(self, pool: Pool, options: Options, pieces: Pieces, origin: Origin, epoch: int | None = None) -> None:
         super().__init__(pool, options, pieces)
-        self.route = options.route + STAGE_ROUTE
+        self.route = options.route + ".stage"
         self._origin = origin
         self._epoch = epoch
         self._kept: list[Piece] = []
@@ -251,7 +238,6 @@ class Staging(Delivery):
             self._orphans.clear()
 
     async def fill(self) -> bool:
-        """Wait for a piece that was not staged. Return false when there are no more."""
         if not self._kept:
             piece = await self.pieces.take()
             if piece is None:
@@ -260,7 +246,6 @@ class Staging(Delivery):
         return True
 
     async def send_over(self, connection: Connection) -> None:
-        """Stage attempts over this connection, until all is staged."""
         # Before the same rows are staged anew: the server may have no room for both.
         await self._abort_orphans()
         while await self.fill():
@@ -338,12 +323,12 @@ async def commit(
 
     Raise ``SinkError`` when the server does not have them, the sink is another query's, or it has a later batch.
     """
-    route = options.route + COMMIT_ROUTE
+    route = options.route + ".commit"
     named = [{"attempt": name, "rows": rows} for name, rows in attempts]
     question: dict[str, object] = {"sink": sink, "batch": batch, "attempts": named, "once": once}
     question |= {"query": query, "takeOver": options.take_over, "epoch": epoch}
     try:
-        committed = await ask(pool, options, route, question, Committed)
+        committed = await ask(pool, options, route, question, Commit)
     except RSocketError as error:
         if getattr(error, "code", None) == NotStaged.default_code:
             raise SinkError(
@@ -352,21 +337,21 @@ async def commit(
             ) from error
         raise unwritten(error, options, route) from error
     total = sum(number for _, number in attempts)
-    promoted, last = committed.promoted, committed.last
-    if promoted and committed.rows != total:
+    if committed.promoted and committed.rows != total:
         raise SinkError(f"route {route!r} promoted {committed.rows} rows of {total}")
     # A batch promoted now is the last one, and so is one that was promoted before.
-    if last != batch:
+    if committed.last != batch:
+        done = "promoted" if committed.promoted else "had"
         raise SinkError(
-            f"route {route!r} says that it {'promoted' if promoted else 'had'} batch {batch} of sink {sink!r}, and yet "
-            f"that the last is {last}: it is not known whether the rows count"
+            f"route {route!r} says that it {done} batch {batch} of sink {sink!r}, and yet that the last is "
+            f"{committed.last}: it is not known whether the rows count"
         )
-    return promoted
+    return committed.promoted
 
 
 async def takes_packs(pool: Pool, options: Options) -> bool:
     """Ask the server whether its stage takes packs. Raise ``SinkError`` if it can't be reached."""
-    formats = await _ask_if_known(pool, options, PACK_ROUTE, {}, PackFormats)
+    formats = await _ask_if_known(pool, options, ".pack", {}, PackFormats)
     return formats is not None and ARROW in formats.pack
 
 
@@ -376,7 +361,7 @@ async def next_epoch(pool: Pool, options: Options, sink: str) -> int | None:
     What is staged with a higher epoch takes the place of what a writer that was killed has staged for the same batch.
     Raise ``SinkError`` if the server can't be reached.
     """
-    answer = await _ask_if_known(pool, options, EPOCH_ROUTE, {"sink": sink}, Epoch)
+    answer = await _ask_if_known(pool, options, ".epoch", {"sink": sink}, Epoch)
     return None if answer is None else answer.epoch
 
 
@@ -399,7 +384,7 @@ async def abort(pool: Pool, options: Options, sink: str, attempts: Sequence[str]
 
     They would expire anyway: a failure is a warning.
     """
-    route = options.route + ABORT_ROUTE
+    route = options.route + ".abort"
     try:
         with trio.fail_after(ABORT_TIMEOUT):
             async with pool.connection(target_of(options)) as connection:

@@ -49,19 +49,13 @@ def require_versions(least: Mapping[str, tuple[int, int]] = LEAST) -> None:
             if error.name != name:
                 raise
             installed = "none"
-        numbers = version_numbers(installed)
-        if numbers is None or numbers < needed:
+        numbers = re.match(r"(\d+)\.(\d+)", installed)
+        if numbers is None or (int(numbers[1]), int(numbers[2])) < needed:
             problem = f"needs {name} {needed[0]}.{needed[1]} or newer, {sys.executable} has {installed}"
             # Outside of the handler: the error stands alone.
             hide_traceback()
             kind = ModuleNotFoundError if installed == "none" else ImportError
             raise kind(f"rsocket_trio.spark {problem}: {install_command('spark')}", name=name)
-
-
-def version_numbers(version: str) -> tuple[int, int] | None:
-    """Return the first two numbers of a version, ``None`` if it does not begin with such."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    return None if numbers is None else (int(numbers[1]), int(numbers[2]))
 
 
 def hide_traceback() -> None:

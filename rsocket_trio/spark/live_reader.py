@@ -57,7 +57,6 @@ class Reception:
 
     @property
     def end(self) -> int:
-        """Return the position behind the last row that came."""
         return self._number + self.rows
 
     async def run(self, is_batch: bool) -> None:
@@ -154,12 +153,10 @@ class LiveStreamReader(StreamReader):
 
     @in_one_line
     def initialOffset(self) -> dict[str, object]:
-        """Return the offset at which a query without a checkpoint begins."""
         return self._to_offset(0)
 
     @in_one_line
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a micro-batch."""
         return self._volume.default_limit(1)
 
     @in_one_line
@@ -185,7 +182,7 @@ class LiveStreamReader(StreamReader):
 
     def _take(self, job: Job[pa.RecordBatch, None], limit: ReadLimit) -> None:
         """Plan the rows that have come, up to the limits. Raise the error of the stream behind its last row."""
-        most, max_bytes = self._volume.max_rows(limit) or MAX_POSITION, self._volume.max_bytes(limit) or MAX_POSITION
+        most, max_bytes = (bound or MAX_POSITION for bound in self._volume.bounds(limit))
         taken, rows, size = [], 0, 0
         try:
             while rows < most and size < max_bytes and (batch := self._rest or job.take(0)) is not None:
@@ -229,6 +226,5 @@ class LiveStreamReader(StreamReader):
         return []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a partition, in a task."""
         assert isinstance(partition, LivePartition)
         return iter(pa.ipc.open_stream(partition.rows))

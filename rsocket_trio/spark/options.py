@@ -23,8 +23,7 @@ import attrs
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.metadata.routes import LONGEST_TAG
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N
-from rsocket_trio.replay.log import reader_name
-from rsocket_trio.replay.requests import MAX_SINK_CHARACTERS
+from rsocket_trio.replay.elements import MAX_SINK_CHARACTERS, reader_name
 from rsocket_trio.spark.errors import OptionError
 from rsocket_trio.transports.schemes import parse_uri
 
@@ -35,7 +34,6 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_POSITION = 2**63 - 1
 """The largest position, which a column of 64 bits holds."""
 NO_PASSWORDS = "user names and passwords do not belong into a URI (see option 'auth.type')"
-BASE64 = "base64:"
 EARLIEST = "earliest"
 LATEST = "latest"
 
@@ -62,7 +60,6 @@ _TIMES = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def words(written: str) -> str:
-    """Parse any text that is not empty."""
     if not written.strip():
         raise ValueError("is empty")
     return written
@@ -77,7 +74,6 @@ def route_name(written: str) -> str:
 
 
 def route_names(written: str) -> tuple[str, ...]:
-    """Parse several routes with commas between them."""
     names = tuple(name.strip() for name in words(written).split(","))
     for name in names:
         try:
@@ -90,7 +86,6 @@ def route_names(written: str) -> tuple[str, ...]:
 
 
 def name_of_reader(written: str) -> str:
-    """Parse the name of a reader."""
     try:
         return reader_name(written)
     except ValueError:
@@ -98,7 +93,6 @@ def name_of_reader(written: str) -> str:
 
 
 def short(longest: int) -> Parser:
-    """Return a few words."""
 
     def parse(written: str) -> str:
         if len(words(written)) > longest:
@@ -110,12 +104,11 @@ def short(longest: int) -> Parser:
 
 def encoded(written: str) -> bytes:
     """Text, as its UTF-8 bytes; or bytes in base64 behind ``base64:``."""
-    head, mark, rest = written.partition(BASE64)
-    return base64_bytes(rest) if mark and not head else written.encode()
+    rest = written.removeprefix("base64:")
+    return written.encode() if rest == written else base64_bytes(rest)
 
 
 def base64_bytes(written: str) -> bytes:
-    """Return bytes as base64."""
     try:
         return base64.b64decode(written, validate=True)
     except binascii.Error as error:
@@ -123,7 +116,6 @@ def base64_bytes(written: str) -> bytes:
 
 
 def flag(written: str) -> bool:
-    """``true`` or ``false``."""
     if (word := written.strip().lower()) not in ("true", "false"):
         raise ValueError("is neither true nor false")
     return word == "true"
@@ -342,24 +334,16 @@ class Row:
     use: Use
     meaning: str
     secret: bool = False
-    shown_default: str = "-"
+    shown_default: str = attrs.field(default=attrs.Factory(lambda row: row.default or "-", takes_self=True))
 
 
-def row(
-    name: str,
-    parse: Parser,
-    default: str | None,
-    use: Use,
-    meaning: str,
-    *,
-    secret: bool = False,
-    shown_default: str | None = None,
-) -> Any:
+def row(name: str, parse: Parser, default: str | None, use: Use, meaning: str, **more: Any) -> Any:
     """Return a field of ``Options`` that is a row of the table."""
+    known = Row(name, parse, default, use, meaning, **more)
     return attrs.field(
         default=None if default is None else parse(default),
-        metadata={Row: Row(name, parse, default, use, meaning, secret, shown_default or default or "-")},
-        repr=_redacted if secret else _without_queries if parse is uris else True,
+        metadata={Row: known},
+        repr=_redacted if known.secret else _without_queries if parse is uris else True,
     )
 
 

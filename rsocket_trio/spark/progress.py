@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 if TYPE_CHECKING:
+    from prometheus_client import Metric
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
         QueryProgressEvent,
@@ -25,7 +24,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rsocket_trio.spark")
 
 PREFIX: Final = "rsocket_trio_spark_"
-GAUGE, COUNTER = "gauge", "counter"
+OF_QUERY: Final = ("query", "id")
+OF_ROUTE: Final = (*OF_QUERY, "server", "route")
+"""Labels of what is told of a query, and of one of its routes."""
 
 
 # What Spark tells of a query
@@ -40,7 +41,6 @@ class Place:
 
     @property
     def behind(self) -> int:
-        """Return the number of positions between them."""
         return max(self.latest - self.position, 0)
 
 
@@ -66,19 +66,13 @@ class RouteProgress:
         counts = [place.behind for place in self.partitions.values()] or [0]
         return {"min": min(counts), "average": sum(counts) / len(counts), "max": max(counts)}
 
-    @property
-    def description(self) -> str:
-        """Return what Spark's own description of the source lacks."""
-        return f"rsocket {self.route} at {self.server}"
-
     def as_json(self) -> dict[str, object]:
-        """Return all of it as a JSON object."""
         partitions = {
             str(number): {"position": place.position, "latest": place.latest, "behind": place.behind}
             for number, place in sorted(self.partitions.items())
         }
         return {
-            "description": self.description,
+            "description": f"rsocket {self.route} at {self.server}",
             **attrs.asdict(self, filter=attrs.filters.exclude("partitions")),
             "behind": self.behind,
             "partitions": partitions,
@@ -135,12 +129,7 @@ class QueryState:
 
     @property
     def shown(self) -> str:
-        """Return the query's name, or its id."""
         return self.name or self.id
-
-    def as_json(self) -> dict[str, object]:
-        """Return all of it as a JSON object."""
-        return attrs.asdict(self, recurse=False) | {"routes": [route.as_json() for route in self.routes]}
 
 
 # The listener
@@ -150,7 +139,8 @@ class Progress(StreamingQueryListener):
     """Tells of each query that reads ``rsocket`` how far it is behind, as log lines, JSON and for Prometheus.
 
     Add it with ``spark.streams.addListener(Progress())``. ``level`` is the level of its log lines, for the logger
-    ``rsocket_trio.spark``. Its methods may be called in any thread.
+    ``rsocket_trio.spark``. It is a collector, too: ``prometheus_client.REGISTRY.register(progress)``, with the extra
+    ``metrics``. Its methods may be called in any thread.
     """
 
     def __init__(self, level: int = logging.INFO) -> None:
@@ -206,30 +196,19 @@ class Progress(StreamingQueryListener):
 
     def json(self) -> str:
         """Return the last progress of each query as a JSON array."""
-        return json.dumps([state.as_json() for state in self.queries()])
+        return json.dumps(
+            [
+                attrs.asdict(state, recurse=False) | {"routes": [route.as_json() for route in state.routes]}
+                for state in self.queries()
+            ]
+        )
 
-    def prometheus(self) -> str:
-        """Return the last progress of each query in Prometheus' text format."""
-        return exposed(self.queries())
-
-    @contextmanager
-    def serving(self, port: int = 0, host: str = "127.0.0.1") -> Iterator[str]:
-        """Serve ``/metrics`` for Prometheus and ``/json`` over HTTP for the block. Yield the URL.
-
-        ``port`` 0 is any that is free. ``host`` is the address to listen on: there is no authentication.
-        """
-        with http.server.ThreadingHTTPServer((host, port), _handler_of(self)) as server:
-            thread = threading.Thread(target=server.serve_forever, name="rsocket-trio-progress", daemon=True)
-            thread.start()
-            try:
-                yield f"http://{host}:{server.server_address[1]}"
-            finally:
-                server.shutdown()
-                thread.join()
+    def collect(self) -> Iterable[Metric]:
+        """Return the last progress of each query as metrics, for a registry of ``prometheus_client``."""
+        return metrics_of(self.queries())
 
 
 def line_of(state: QueryState, route: RouteProgress) -> str:
-    """Return the log line for one route of a query."""
     behind, partitions = route.behind, len(route.partitions)
     return (
         f"query {state.shown}, batch {state.batch}: {route.rows} rows, {behind['min']} to {behind['max']} positions "
@@ -238,70 +217,28 @@ def line_of(state: QueryState, route: RouteProgress) -> str:
     )
 
 
-# Prometheus
+def metrics_of(states: Iterable[QueryState]) -> list[Metric]:
+    """Return states of queries as metrics of Prometheus."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-
-def exposed(states: list[QueryState]) -> str:
-    """Return states of queries in Prometheus' text format."""
-    samples: dict[tuple[str, str, str], list[str]] = {
-        ("positions_behind_latest", GAUGE, "Positions between the query and the end of a partition."): [],
-        ("positions_behind_latest_min", GAUGE, "The least of them over the partitions of a route."): [],
-        ("positions_behind_latest_average", GAUGE, "Their average over the partitions of a route."): [],
-        ("positions_behind_latest_max", GAUGE, "The most of them over the partitions of a route."): [],
-        ("read_total", COUNTER, "Positions of a route in all micro-batches that this listener saw."): [],
-        ("rows_total", COUNTER, "Rows of all micro-batches of a query that this listener saw."): [],
-        ("batch", GAUGE, "The number of the last micro-batch of a query."): [],
+    name, of_partition = f"{PREFIX}positions_behind_latest", (*OF_ROUTE, "partition")
+    behind = GaugeMetricFamily(name, "Positions between the query and the end of a partition", labels=of_partition)
+    over_partitions = {
+        which: GaugeMetricFamily(f"{name}_{which}", f"Their {which} over the partitions of a route", labels=OF_ROUTE)
+        for which in ("min", "average", "max")
     }
-    by_name = {name: lines for (name, _, _), lines in samples.items()}
-
-    def say(name: str, value: float, **labels: object) -> None:
-        shown = ",".join(f'{key}="{_escaped(str(label))}"' for key, label in labels.items())
-        by_name[name].append(f"{PREFIX}{name}{{{shown}}} {value}")
-
+    read = CounterMetricFamily(f"{PREFIX}read", "Positions of a route in micro-batches so far", labels=OF_ROUTE)
+    rows = CounterMetricFamily(f"{PREFIX}rows", "Rows of a query's micro-batches so far", labels=OF_QUERY)
+    batch = GaugeMetricFamily(f"{PREFIX}batch", "The number of a query's last micro-batch", labels=OF_QUERY)
     for state in states:
-        query = {"query": state.shown, "id": state.id}
-        say("rows_total", state.rows_total, **query)
-        say("batch", state.batch, **query)
+        query = (state.shown, state.id)
+        rows.add_metric(query, state.rows_total)
+        batch.add_metric(query, state.batch)
         for route in state.routes:
-            labels = query | {"server": route.server, "route": route.route}
+            labels = (*query, route.server, route.route)
             for partition, place in sorted(route.partitions.items()):
-                say("positions_behind_latest", place.behind, **labels, partition=partition)
-            for name, value in route.behind.items():
-                say(f"positions_behind_latest_{name}", value, **labels)
-            say("read_total", route.read_total, **labels)
-    lines: list[str] = []
-    for (name, kind, meaning), values in samples.items():
-        if values:
-            lines += [f"# HELP {PREFIX}{name} {meaning}", f"# TYPE {PREFIX}{name} {kind}", *values]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _handler_of(progress: Progress) -> type[http.server.BaseHTTPRequestHandler]:
-    pages = {
-        "/metrics": ("text/plain; version=0.0.4; charset=utf-8", progress.prometheus),
-        "/json": ("application/json", progress.json),
-    }
-
-    class PageHandler(http.server.BaseHTTPRequestHandler):
-        timeout = 10
-
-        def do_GET(self) -> None:
-            if self.path not in pages:
-                self.send_error(404, f"there are {' and '.join(pages)}")
-                return
-            kind, made = pages[self.path]
-            body = made().encode()
-            self.send_response(200)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            logger.debug("progress: %s", format % arguments)
-
-    return PageHandler
+                behind.add_metric((*labels, str(partition)), place.behind)
+            for which, number in route.behind.items():
+                over_partitions[which].add_metric(labels, number)
+            read.add_metric(labels, route.read_total)
+    return [behind, *over_partitions.values(), read, rows, batch]

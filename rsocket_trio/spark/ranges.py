@@ -14,8 +14,7 @@ import attrs
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
-from rsocket_trio.replay.requests import Whole
-from rsocket_trio.replay.source_routes import Bounds
+from rsocket_trio.replay.elements import Bounds, Whole
 from rsocket_trio.spark.errors import CheckpointError, OptionError
 from rsocket_trio.spark.options import (
     EARLIEST,
@@ -51,7 +50,6 @@ class Range:
 
     @property
     def size(self) -> int:
-        """Return the number of positions."""
         return self.end - self.start
 
     def __str__(self) -> str:
@@ -178,7 +176,6 @@ def check_places(places: Collection[Place], bounds: Mapping[Place, Bounds], name
 
 
 def partitions_at(places: Iterable[Place], route: str) -> list[int]:
-    """Return the partitions of a route."""
     return [partition for name, partition in places if name == route]
 
 

@@ -19,10 +19,8 @@ import trio
 from rsocket_trio import ApplicationError, Connection, ConnectionLost, Rejected, RemoteProtocolError
 from rsocket_trio.errors import RSocketError, readable
 from rsocket_trio.payload import Payload
-from rsocket_trio.replay.element_metadata import Placed, read_placed
-from rsocket_trio.replay.elements import ARROW, Pack, Record, now_us
+from rsocket_trio.replay.elements import ARROW, Bounds, Pack, Placed, Record, now_us, read_placed
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, TopicGone, UnknownPartition
-from rsocket_trio.replay.source_routes import Bounds
 from rsocket_trio.spark.background import Taker, background
 from rsocket_trio.spark.connections import Pool, Tries, target_of
 from rsocket_trio.spark.errors import PASSING_FOR_READS, DataLossError, is_missing_route
@@ -59,7 +57,6 @@ class Cursor:
 
     @property
     def is_done(self) -> bool:
-        """Return whether the whole range was taken."""
         return self.position >= self.end
 
     def take(self, payloads: Sequence[Payload], received_at: int) -> list[pa.RecordBatch]:

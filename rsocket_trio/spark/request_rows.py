@@ -15,9 +15,9 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringTy
 from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, Entry, encode_composite, encode_route
 from rsocket_trio.metadata.composite import spans
+from rsocket_trio.replay import elements
 from rsocket_trio.replay.arrow_packs import HEADERS_TYPE as PACK_HEADERS
 from rsocket_trio.replay.arrow_packs import encoded, pack_of
-from rsocket_trio.replay.element_metadata import HEADERS, KEY, NULL, PACK, RECORD_METADATA, ROWS, WRITE
 from rsocket_trio.replay.elements import ARROW, MAX_ENTRY_BYTES, MAX_NAME_BYTES, PACK_BYTES, PACK_ROWS, encode_headers
 from rsocket_trio.spark.errors import RowError, SchemaMismatchError
 from rsocket_trio.spark.options import Options
@@ -30,7 +30,7 @@ REQUEST_BYTES = 4 * 2**20
 """Bytes of an Arrow payload, about, at most: half of what most peers reassemble."""
 OVERHEAD = 64
 """Bytes that a request takes beside its data and metadata, about."""
-_PACK = encode_composite([Entry(PACK, ARROW.encode())])
+_PACK = encode_composite([Entry(elements.PACK, ARROW.encode())])
 
 TEXT_OR_BYTES = (BinaryType, StringType)
 TAKEN: Final[dict[str, tuple[type[DataType], ...]]] = {
@@ -171,7 +171,7 @@ class Encoder:
                 yield Piece(payloads, rows, sum([payload.size + OVERHEAD for payload in payloads]))
 
     def _arrow(self, batch: pa.RecordBatch) -> list[Payload]:
-        entry = Entry(ROWS, batch.num_rows.to_bytes(4, "big"))
+        entry = Entry(elements.ROWS, batch.num_rows.to_bytes(4, "big"))
         return [Payload(encoded(batch), self._metadata([entry], self._route))]
 
     def _pack(self, batch: pa.RecordBatch) -> list[Payload] | None:
@@ -203,11 +203,11 @@ class Encoder:
                 if data is None and not self._is_staged:
                     raise RowError("column 'data' is null, which needs delivery=exactlyOnce")
                 encoded_name = encoded_route(route.decode()) if route else self._route
-                entries = [] if data is not None else [Entry(NULL, b"")]
+                entries = [] if data is not None else [Entry(elements.NULL, b"")]
                 for name, mime, content in (
-                    ("key", KEY, key),
-                    ("headers", HEADERS, None if headers is None else encoded_headers(headers)),
-                    ("metadata", RECORD_METADATA, metadata),
+                    ("key", elements.KEY, key),
+                    ("headers", elements.HEADERS, None if headers is None else encoded_headers(headers)),
+                    ("metadata", elements.RECORD_METADATA, metadata),
                 ):
                     if content is not None:
                         if len(content) > MAX_ENTRY_BYTES:
@@ -228,7 +228,7 @@ class Encoder:
         if self._is_staged:
             return encode_composite(entries) or None
         number, self._number = self._number, self._number + 1
-        return route + encode_composite([*entries, Entry(WRITE, b"%b%d}" % (self._prefix, number))])
+        return route + encode_composite([*entries, Entry(elements.WRITE, b"%b%d}" % (self._prefix, number))])
 
 
 def encoded_route(route: str) -> bytes:
@@ -240,7 +240,6 @@ def encoded_route(route: str) -> bytes:
 
 
 def binary(batch: pa.RecordBatch, index: int) -> pa.Array:
-    """Return a column of bytes or text as an array of bytes."""
     column = batch.column(index)
     return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
 
@@ -284,9 +283,8 @@ def encoded_headers(headers: Sequence[HeaderRow | None]) -> bytes:
 
 
 def rows_of(payload: Payload) -> int:
-    """Return the number of rows in a request of this sink."""
     metadata = payload.metadata or b""
     for mime, start, end in spans(metadata):
-        if mime == ROWS:
+        if mime == elements.ROWS:
             return int.from_bytes(metadata[start:end], "big")
     return 1

@@ -48,12 +48,10 @@ OF_RECORDS: Final = ("position", "data", "metadata", "key", "timestamp", "header
 
 
 def raw_schema(options: Options) -> pa.Schema:
-    """Return the columns of raw rows with these options."""
     return RAW_SCHEMA.append(HEADERS_FIELD) if options.include_headers else RAW_SCHEMA
 
 
 def raw_ddl(options: Options) -> str:
-    """Return the same in Spark's notation."""
     return f"{RAW_DDL}, {HEADERS_DDL}" if options.include_headers else RAW_DDL
 
 
@@ -191,16 +189,9 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return the batch in exactly this schema; the columns are not copied, and absent ones are null."""
     if batch.schema.equals(schema):
         return batch
-    there = {name: batch.column(name) for name in schema.names if name in batch.schema.names}
-    return in_schema(there, batch.num_rows, schema)
-
-
-def in_schema(columns: Mapping[str, pa.Array], rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of ``schema``; those that are not there are null."""
-    return pa.RecordBatch.from_arrays(
-        [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in schema],
-        schema=schema,
-    )
+    names, rows = batch.schema.names, batch.num_rows
+    columns = [batch.column(field.name) if field.name in names else pa.nulls(rows, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 # Joining

@@ -12,8 +12,8 @@ import trio
 
 from rsocket_trio import Connection, ConnectionClosed, Rejected, RemoteProtocolError
 from rsocket_trio.errors import RSocketError, StreamError
+from rsocket_trio.replay.elements import SOURCES_ROUTE, Bounds, Source, is_like, read_sources
 from rsocket_trio.replay.errors import TopicGone
-from rsocket_trio.replay.source_routes import SOURCES_ROUTE, Bounds, Source, is_like, read_sources
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.connections import Pool, request, request_over, target_of
 from rsocket_trio.spark.errors import (

@@ -24,7 +24,7 @@ from rsocket_trio.spark.errors import OptionError, SchemaMismatchError, in_one_l
 from rsocket_trio.spark.live_reader import LiveStreamReader
 from rsocket_trio.spark.options import Options, Use, checked, parse_options
 from rsocket_trio.spark.rows import mismatch, raw_ddl, raw_schema
-from rsocket_trio.spark.stream_reader import RefusedStreamReader, ServerStreamReader
+from rsocket_trio.spark.stream_reader import ServerStreamReader
 from rsocket_trio.spark.writer import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class RSocketDataSource(DataSource):
             # Its check raises the error for the missing option.
             return ServerStreamReader(options, names, exact_schema(schema))
         except (OptionError, SchemaMismatchError) as error:
-            return RefusedStreamReader(error.with_traceback(None))
+            return ServerStreamReader(error.with_traceback(None), None)
 
     @in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

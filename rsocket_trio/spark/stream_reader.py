@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from rsocket_trio.replay.source_routes import Bounds
+from rsocket_trio.replay.elements import Bounds
 from rsocket_trio.spark.background import Background, background
 from rsocket_trio.spark.errors import PASSING_FOR_READS, DataLossError, OptionError, in_one_line, rows_in_one_line
 from rsocket_trio.spark.options import LATEST, Options, Place, Use, checked, place_name
@@ -126,34 +126,24 @@ class Volume:
             return ReadMaxBytes(options.max_bytes_per_trigger)
         return ReadMaxRows(options.max_rows_per_trigger or ROWS_PER_PARTITION * max(partitions, 1))
 
-    def max_rows(self, limit: ReadLimit) -> int | None:
-        """Return the number of rows that may be read, ``None`` for all there are."""
-        if isinstance(limit, ReadMaxRows):
-            return limit.max_rows
-        return None if isinstance(limit, ReadAllAvailable) else self._options.max_rows_per_trigger
-
-    def max_bytes(self, limit: ReadLimit) -> int | None:
-        """Return the number of bytes that may be read, ``None`` for as many as there are."""
-        if isinstance(limit, ReadMaxBytes):
-            return limit.max_bytes
-        return None if isinstance(limit, ReadAllAvailable) else self._options.max_bytes_per_trigger
+    def bounds(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        """Return how many rows and how many bytes may be read, ``None`` for as many as there are."""
+        if isinstance(limit, ReadAllAvailable):
+            return None, None
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_rows_per_trigger
+        return rows, limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes_per_trigger
 
     def is_worthwhile(self, available: int, limit: ReadLimit) -> bool:
         """Return whether ``available`` rows make a micro-batch: there are enough, or some have waited long enough."""
-        least = self._options.min_rows_per_trigger
-        if not available:
-            self._waiting_since = None
-            return False
-        if least is None or available >= least or isinstance(limit, ReadAllAvailable):
-            self._waiting_since = None
-            return True
-        now = self._clock()
-        if self._waiting_since is None:
-            self._waiting_since = now
-        if now - self._waiting_since < self._options.max_trigger_delay:
-            return False
+        least = self._options.min_rows_per_trigger or 0
+        if 0 < available < least and not isinstance(limit, ReadAllAvailable):
+            now = self._clock()
+            if self._waiting_since is None:
+                self._waiting_since = now
+            if now - self._waiting_since < self._options.max_trigger_delay:
+                return False
         self._waiting_since = None
-        return True
+        return available > 0
 
 
 # The readers
@@ -162,10 +152,11 @@ class Volume:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The base of stream readers: its options are checked when Spark first asks, and it is pickled without state.
 
-    ``schema`` has the columns of the query, ``None`` for all columns of raw rows.
+    ``options`` may be the error for why there are none, which is raised then: so the user gets it whole. ``schema`` has
+    the columns of the query, ``None`` for all columns of raw rows.
     """
 
-    def __init__(self, options: Options, schema: pa.Schema | None) -> None:
+    def __init__(self, options: Options | ValueError, schema: pa.Schema | None) -> None:
         self._given = options
         self._schema = schema
 
@@ -175,6 +166,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _options(self) -> Options:
         """Return the checked options. Not in the constructor: an error raised there reaches the user garbled."""
+        if isinstance(self._given, ValueError):
+            raise self._given
         return checked(self._given, Use.STREAM_READ)
 
     @cached_property
@@ -196,7 +189,9 @@ class ServerStreamReader(StreamReader):
     ``None`` where they can't be had.
     """
 
-    def __init__(self, options: Options, schema: pa.Schema | None, planned: pa.Schema | None = None) -> None:
+    def __init__(
+        self, options: Options | ValueError, schema: pa.Schema | None, planned: pa.Schema | None = None
+    ) -> None:
         super().__init__(options, schema)
         self._planned = planned
 
@@ -215,8 +210,7 @@ class ServerStreamReader(StreamReader):
 
     @cached_property
     def _bounds(self) -> LatestBounds:
-        options = self._options
-        return LatestBounds(self._background, options)
+        return LatestBounds(self._background, self._options)
 
     @cached_property
     def _initial(self) -> PositionMap:
@@ -267,7 +261,7 @@ class ServerStreamReader(StreamReader):
         rows = sum(span.size for span in everything)
         if not volume.is_worthwhile(rows, limit) and not (self._goal and rows):
             return start
-        most, max_bytes = volume.max_rows(limit), volume.max_bytes(limit)
+        most, max_bytes = volume.bounds(limit)
         if max_bytes is not None:
             by_bytes = self._rows_in(max_bytes, everything)
             most = by_bytes if most is None else min(most, by_bytes)
@@ -341,7 +335,6 @@ class ServerStreamReader(StreamReader):
         return [pa.RecordBatch.from_arrays(batch.columns, schema=self._planned) for batch in batches]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of ranges, in a task."""
         assert isinstance(partition, RangePartition)
         return rows_in_one_line(rows_of_ranges(partition.ranges, self._options, self._schema))
 
@@ -399,7 +392,6 @@ class Sample:
         self.size = 0
 
     async def put(self, item: pa.RecordBatch, weight: int) -> None:
-        """Count rows."""
         self.rows += item.num_rows
         if self._is_raw:
             self.size += sum(pc.sum(pc.binary_length(item.column(name))).as_py() or 0 for name in ("data", "metadata"))
@@ -424,7 +416,6 @@ class PlannedReader(ServerStreamReader):
         reader._batches = batches
 
     def getCache(self, start: dict[str, object], end: dict[str, object]) -> Iterator[pa.RecordBatch]:
-        """Return the rows, once."""
         batches, self._batches = self._batches, ()
         reader: ServerStreamReader = self
         reader.__class__ = ServerStreamReader
@@ -453,7 +444,6 @@ def names_of(options: Options, places: Iterable[Place]) -> dict[str, object]:
 
 
 def latest_of(bounds: Mapping[Place, Bounds]) -> PositionMap:
-    """Return the end of each partition."""
     return {place: edges.latest for place, edges in bounds.items()}
 
 
@@ -500,17 +490,3 @@ def check_not_gone(begin: Mapping[Place, int], bounds: Mapping[Place, Bounds]) -
             )
         if position < there.earliest:
             raise DataLossError(f"position {position} of {name} has expired: the earliest is {there.earliest}; {hint}")
-
-
-class RefusedStreamReader(ServerStreamReader):
-    """Replaces a reader that can't be made: raises the reason when Spark asks, so that the user gets it whole."""
-
-    def __init__(self, error: ValueError) -> None:
-        self._error = error
-
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        return type(self), (self._error,)
-
-    @cached_property
-    def _options(self) -> Options:
-        raise self._error

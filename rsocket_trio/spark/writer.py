@@ -137,7 +137,6 @@ class Writer:
             )
 
     def _abort(self, messages: Iterable[WriterCommitMessage | None]) -> None:
-        """Drop the rows that tasks staged."""
         by_sink: dict[str, list[str]] = {}
         for message in finished(messages):
             by_sink.setdefault(message.sink, []).extend(attempt for attempt, _ in message.attempts)
@@ -161,13 +160,11 @@ class BatchWriter(Writer, DataSourceArrowWriter):
 
     @in_one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit the batch: all tasks have succeeded."""
         assert self._batch is not None
         self._commit(messages, self._batch, once=self._options.sink_id is None)
 
     @in_one_line
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop the staged rows: a task has failed."""
         self._abort(messages)
 
 
@@ -185,7 +182,6 @@ class StreamWriter(Writer, DataSourceStreamArrowWriter):
 
     @in_one_line
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Drop the staged rows of a micro-batch: a task has failed."""
         self._abort(messages)
 
 
@@ -214,7 +210,6 @@ async def deliver(pool: Pool, options: Options, origin: Origin, pieces: Pieces, 
 
 
 def finished(messages: Iterable[WriterCommitMessage | None]) -> Sequence[Written]:
-    """Return the reports of the tasks that finished."""
     return [message for message in messages if isinstance(message, Written)]
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsocket_trio.replay.element_metadata import RECORD_METADATA
-from rsocket_trio.replay.elements import PACK_ROWS, Pack, Record, arrow
+from rsocket_trio.replay.elements import PACK_ROWS, RECORD_METADATA, Pack, Record, arrow
 from rsocket_trio.replay.kafka_log import Block, columnar, pack_block
 from tests.missing import missing_module, require
 

@@ -14,7 +14,7 @@ import trio.testing
 from rsocket_trio.errors import Invalid
 from rsocket_trio.replay import Element, KafkaLedger, KafkaLog, NotWritten, TopicGone
 from rsocket_trio.replay.kafka_client import Cluster, OutcomeUnknown
-from rsocket_trio.replay.log import Appending, Begins
+from rsocket_trio.replay.log import Appending
 from tests.kafka.broker import Broker, require_kafka
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -59,7 +59,7 @@ class Lost(KafkaLog):
 
     writes = 0
 
-    async def _write_once(self, groups: Sequence[Appending]) -> list[Begins]:
+    async def _write_once(self, groups: Sequence[Appending]) -> list[dict[int, int]]:
         self.writes += 1
         await trio.sleep(1)
         raise OutcomeUnknown("nobody knows what was written")

@@ -25,8 +25,7 @@ from rsocket_trio.replay.arrow_packs import (
     records_of,
     rows_of,
 )
-from rsocket_trio.replay.element_metadata import read_source_payload
-from rsocket_trio.replay.elements import PACK_ROWS
+from rsocket_trio.replay.elements import PACK_ROWS, read_source_payload
 from rsocket_trio.testing import connected_pair
 from tests.each_row import each_row
 from tests.replay import stored
@@ -289,7 +288,7 @@ async def test_a_reader_that_asks_for_arrow_gets_packs() -> None:
 @each_row("asking", ["", ',"pack":[]', ',"pack":["zstd/9","plain/1"]', ',"pack":["arrow/1"]'])
 async def test_others_get_rows_and_so_do_all_without_arrow(asking: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "arrow" in asking:
-        monkeypatch.setattr("rsocket_trio.replay.source_routes.has_arrow", lambda: False)
+        monkeypatch.setattr("rsocket_trio.replay.elements.has_arrow", lambda: False)
     async with Log() as log:
         await log.append_all({0: [Element(b"0"), Element(None), Element(b"2")]})
         found = await asked(log, f'{{"partition":0,"from":1,"to":3{asking}}}')

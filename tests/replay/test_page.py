@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from rsocket_trio import open_connection, replay
-from rsocket_trio.replay import Element, Ledger, Log, ReplayError, element_metadata, sqlite_log, tables
+from rsocket_trio.replay import Element, Ledger, Log, ReplayError, elements, sqlite_log, tables
 from tests.blocks import page, snippets
 from tests.each_row import each_row
 from tests.programs import run_program
@@ -73,7 +73,7 @@ def test_the_codes_of_the_errors_are_said() -> None:
 
 
 def test_the_formats_are_those_of_the_code() -> None:
-    for mime in element_metadata.DECODERS:
+    for mime in elements.DECODERS:
         assert f"| `{mime}` |" in FORMATS
 
 

@@ -16,7 +16,6 @@ import trio.testing
 
 from rsocket_trio import (
     ApplicationError,
-    Channel,
     Connection,
     Incoming,
     Invalid,
@@ -26,7 +25,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.metadata import Entry, decode_composite, encode_composite
 from rsocket_trio.replay import Ledger, Log, Record, add_sink
-from rsocket_trio.replay.element_metadata import KEY, POSITION, RECORD_METADATA, ROWS, WRITE, read_source_payload
+from rsocket_trio.replay.elements import KEY, POSITION, RECORD_METADATA, ROWS, WRITE, read_source_payload
 from rsocket_trio.testing import connected_pair
 from tests.each_row import each_row
 from tests.replay.stored import KINDS, failing, new_ledger, new_log, rows_of, source
@@ -245,43 +244,6 @@ async def test_an_element_that_is_answered_is_in_the_log() -> None:
         assert await rows_of(ledger.log, 1) == [Record(0, b"five", None, 5)]
 
 
-async def test_a_channel_gets_one_answer_for_each_element_in_order() -> None:
-    ledger, count = Ledger(), 500
-    async with sink(ledger) as client:
-        async with client.request_channel(element(b"0"), route="rows") as channel:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(send_numbers, channel, 1, count)
-                for number in range(count):
-                    assert await anext(channel) == Payload(b"")
-                    assert ledger.log.bounds(0)[1] > number
-            with pytest.raises(StopAsyncIteration):
-                await anext(channel)
-        assert [int(record.data or b"") for record in await rows_of(ledger.log)] == list(range(count))
-
-
-async def send_numbers(channel: Channel, first: int, end: int) -> None:
-    for number in range(first, end):
-        await channel.send(element(b"%d" % number))
-    await channel.send_eof()
-
-
-async def test_an_element_that_can_not_be_written_takes_none_of_those_before_it_along() -> None:
-    ledger = Ledger(Log(limit_bytes=8000))
-    answers: list[Payload] = []
-    async with sink(ledger) as client:
-        async with client.request_channel(element(b"0"), route="rows") as channel:
-            await channel.send_many([element(row) for row in (b"1", b"2", bytes(9000), b"3", b"4")])
-            with pytest.raises(Invalid, match="bytes for a partition in memory: the limit is 8000"):
-                await collect(channel, answers)
-        assert [record.data for record in await rows_of(ledger.log)] == [b"0", b"1", b"2"]
-    assert len(answers) == 3
-
-
-async def collect(channel: Channel, answers: list[Payload]) -> None:
-    async for answer in channel:
-        answers.append(answer)
-
-
 BAD_ENTRIES = [
     b"\x05",
     encode_composite([Entry(ROWS, b"123")]),
@@ -296,10 +258,6 @@ async def test_an_element_that_is_malformed_is_invalid(metadata: bytes) -> None:
     async with sink(Ledger()) as client:
         with pytest.raises(Invalid):
             await client.request_response(Payload(b"", metadata), route="rows")
-        async with client.request_channel(element(b"fine"), route="rows") as channel:
-            await channel.send(Payload(b"", metadata))
-            with pytest.raises(Invalid):
-                [item async for item in channel]
 
 
 async def staged(

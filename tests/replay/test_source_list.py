@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from rsocket_trio import Invalid, Payload, Responder
 from rsocket_trio.replay import Log, ReplayableLog, add_source
-from rsocket_trio.replay.source_routes import SOURCES_ROUTE, Bounds, Source, is_like, read_sources
+from rsocket_trio.replay.elements import SOURCES_ROUTE, Bounds, Source, is_like, read_sources
 from rsocket_trio.testing import connected_pair
 from tests.each_row import each_row
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from rsocket_trio import Responder, serve
-from rsocket_trio.spark.background import background, close_background
+from rsocket_trio.spark.background import background
 from tests.spark.serving import URI
 
 
@@ -17,7 +17,7 @@ from tests.spark.serving import URI
 def ends_background() -> Iterator[None]:
     """The Trio thread of this process ends with the test."""
     yield
-    close_background()
+    background().close()
 
 
 @pytest.fixture

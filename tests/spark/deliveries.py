@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.metadata import decode_composite
 from rsocket_trio.replay import Ledger, Log, ReplayableLog, add_sink
-from rsocket_trio.replay.element_metadata import WRITE
+from rsocket_trio.replay.elements import WRITE
 from rsocket_trio.spark.connections import Pool
 from rsocket_trio.spark.deliveries import Report
 from rsocket_trio.spark.options import Options, Use

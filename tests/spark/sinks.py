@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructField, Str
 from rsocket_trio import Responder
 from rsocket_trio.replay import Ledger, Log, Record, ReplayableLog, add_sink
 from rsocket_trio.spark import RSocketDataSource
-from rsocket_trio.spark.background import close_background
+from rsocket_trio.spark.background import background
 from rsocket_trio.spark.writer import BatchWriter, StreamWriter
 from tests.threads import ThreadServer
 
@@ -62,7 +62,7 @@ def serving(responder: Responder) -> Iterator[ThreadServer]:
     try:
         yield server
     finally:
-        close_background()
+        background().close()
         server.stop()
 
 
@@ -73,7 +73,7 @@ def sink(partitions: int = 1, **bounds: Any) -> Iterator[Sink]:
     try:
         yield server
     finally:
-        close_background()
+        background().close()
         server.stop()
 
 

@@ -38,9 +38,9 @@ async def test_a_connection_is_shared_and_ends_when_nobody_uses_it(autojump_cloc
             await trio.sleep(100)
             assert first.status == "open"
         await trio.sleep(29)
-        assert connections.connections == 1
+        assert len(connections._pooled) == 1
         await trio.sleep(2)
-        assert connections.connections == 0
+        assert len(connections._pooled) == 0
         assert first.status == "closed"
 
 

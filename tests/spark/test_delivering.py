@@ -29,7 +29,7 @@ async def test_a_task_without_rows_asks_nobody(autojump_clock: MockClock) -> Non
     async with pool() as connections:
         for delivery in ("atLeastOnce", "exactlyOnce"):
             await deliver_rows(connections, options(delivery=delivery), 0)
-        assert connections.connections == 0
+        assert len(connections._pooled) == 0
 
 
 @pytest.mark.parametrize("in_flight", [1, 4, 32])

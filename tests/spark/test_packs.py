@@ -14,8 +14,7 @@ from trio.testing import MockClock
 from rsocket_trio import Outgoing, Payload, RemoteProtocolError, Responder
 from rsocket_trio.replay import Element, Record, source_payload
 from rsocket_trio.replay.arrow_packs import PACK_SCHEMA, elements_of, encoded, pack_elements, pack_records
-from rsocket_trio.replay.element_metadata import behind_gap, pack_payload, read_sink_payload
-from rsocket_trio.replay.elements import Pack
+from rsocket_trio.replay.elements import Pack, behind_gap, pack_payload, read_sink_payload
 from rsocket_trio.spark.deliveries import commit
 from rsocket_trio.spark.ranges import Range
 from rsocket_trio.spark.replayed import Cursor, fetch
@@ -55,7 +54,7 @@ def test_rows_become_packs_with_their_keys_and_metadata() -> None:
     assert (piece.rows, len(piece.payloads), made.rows) == (3, 1, 5)
     rows = [Element(b"1", key=b"a"), Element(None), Element(b"333", b"m", key=b"c")]
     for one, wanted in ((piece, rows), (sliced, rows[1:])):
-        [element] = read_sink_payload(one.payloads[0]).elements
+        _, [element] = read_sink_payload(one.payloads[0])
         assert isinstance(element, Pack)
         assert list(elements_of(element)) == wanted
 

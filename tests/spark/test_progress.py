@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import urllib.error
-import urllib.request
 from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import pytest
+from prometheus_client import CollectorRegistry
 
 from rsocket_trio.spark import Progress
 from rsocket_trio.spark.progress import Place, QueryState, RouteProgress, line_of, routes_of
@@ -46,7 +45,6 @@ def test_a_source_is_told_by_route_and_partition() -> None:
     assert found.partitions == {0: Place(4, 10), 1: Place(7, 7)}
     assert found.behind == {"min": 0, "average": 3.0, "max": 6}
     assert (found.rows, found.read) == (5, 11)
-    assert found.description == "rsocket orders at tcp://127.0.0.1:7878"
 
 
 def test_positions_of_several_routes_are_told_apart() -> None:
@@ -143,38 +141,22 @@ def test_the_last_progress_of_each_query_is_json() -> None:
 
 
 def test_prometheus_gets_gauges_and_counters_with_their_labels() -> None:
-    progress = Progress()
-    progress.onQueryProgress(event(name='a "b"\\\n'))
-    lines = progress.prometheus().splitlines()
-
-    query = r'query="a \"b\"\\\n",id="i1"'
-    route = f'{query},server="tcp://127.0.0.1:7878",route="orders"'
-    samples = [line for line in lines if not line.startswith("#")]
-    assert samples == [
-        f'rsocket_trio_spark_positions_behind_latest{{{route},partition="0"}} 6',
-        f'rsocket_trio_spark_positions_behind_latest{{{route},partition="1"}} 0',
-        f"rsocket_trio_spark_positions_behind_latest_min{{{route}}} 0",
-        f"rsocket_trio_spark_positions_behind_latest_average{{{route}}} 3.0",
-        f"rsocket_trio_spark_positions_behind_latest_max{{{route}}} 6",
-        f"rsocket_trio_spark_read_total{{{route}}} 11",
-        f"rsocket_trio_spark_rows_total{{{query}}} 5",
-        f"rsocket_trio_spark_batch{{{query}}} 3",
-    ]
-    assert "# TYPE rsocket_trio_spark_positions_behind_latest gauge" in lines
-    assert "# TYPE rsocket_trio_spark_rows_total counter" in lines
-    progress.onQueryTerminated(SimpleNamespace(id="i1", runId="r1"))  # type: ignore[arg-type]
-    assert progress.prometheus() == ""
-
-
-def test_both_are_served_over_http_for_the_block() -> None:
-    progress = Progress()
+    progress, registry = Progress(), CollectorRegistry()
+    registry.register(progress)
     progress.onQueryProgress(event())
-    with progress.serving() as url:
-        with urllib.request.urlopen(f"{url}/metrics") as answer:
-            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            assert answer.read().decode() == progress.prometheus()
-        with urllib.request.urlopen(f"{url}/json") as answer:
-            assert answer.read().decode() == progress.json()
-        with pytest.raises(urllib.error.HTTPError, match="there are /metrics and /json") as caught:
-            urllib.request.urlopen(f"{url}/")
-        caught.value.close()
+
+    query = {"query": "q", "id": "i1"}
+    route = {**query, "server": "tcp://127.0.0.1:7878", "route": "orders"}
+    samples = [(sample.name, sample.labels, sample.value) for family in registry.collect() for sample in family.samples]
+    assert samples == [
+        ("rsocket_trio_spark_positions_behind_latest", {**route, "partition": "0"}, 6),
+        ("rsocket_trio_spark_positions_behind_latest", {**route, "partition": "1"}, 0),
+        ("rsocket_trio_spark_positions_behind_latest_min", route, 0),
+        ("rsocket_trio_spark_positions_behind_latest_average", route, 3.0),
+        ("rsocket_trio_spark_positions_behind_latest_max", route, 6),
+        ("rsocket_trio_spark_read_total", route, 11),
+        ("rsocket_trio_spark_rows_total", query, 5),
+        ("rsocket_trio_spark_batch", query, 3),
+    ]
+    progress.onQueryTerminated(SimpleNamespace(id="i1", runId="r1"))  # type: ignore[arg-type]
+    assert not any(family.samples for family in registry.collect())

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from rsocket_trio.replay.source_routes import Bounds
+from rsocket_trio.replay.elements import Bounds
 from rsocket_trio.spark.errors import CheckpointError
 from rsocket_trio.spark.ranges import (
     PositionMap,

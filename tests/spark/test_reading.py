@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 
 from rsocket_trio import Outgoing, Payload, Rejected, Responder
 from rsocket_trio.replay import Log, add_source
-from rsocket_trio.replay.source_routes import Bounds
+from rsocket_trio.replay.elements import Bounds
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.batch_reader import BatchReader, PushdownReader, Selection, planned, selection_of
 from rsocket_trio.spark.errors import DataLossError, SchemaMismatchError, SourceError

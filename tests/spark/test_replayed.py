@@ -23,8 +23,7 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.replay import Record, add_source
-from rsocket_trio.replay.element_metadata import source_payload
-from rsocket_trio.replay.source_routes import Bounds
+from rsocket_trio.replay.elements import Bounds, source_payload
 from rsocket_trio.spark.errors import DataLossError
 from rsocket_trio.spark.options import Use
 from rsocket_trio.spark.ranges import Range

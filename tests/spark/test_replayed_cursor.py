@@ -9,7 +9,7 @@ import pytest
 
 from rsocket_trio import Payload
 from rsocket_trio.replay import Record
-from rsocket_trio.replay.element_metadata import source_payload
+from rsocket_trio.replay.elements import source_payload
 from rsocket_trio.spark.errors import DataLossError, SchemaMismatchError
 from rsocket_trio.spark.ranges import Range
 from rsocket_trio.spark.replayed import Cursor

@@ -19,8 +19,7 @@ from pyspark.sql.types import (
 from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, decode_composite, decode_route
 from rsocket_trio.replay.arrow_packs import elements_of
-from rsocket_trio.replay.element_metadata import KEY, RECORD_METADATA, read_sink_payload
-from rsocket_trio.replay.elements import Pack
+from rsocket_trio.replay.elements import KEY, RECORD_METADATA, Pack, read_sink_payload
 from rsocket_trio.spark.errors import RowError, SchemaMismatchError
 from rsocket_trio.spark.request_rows import (
     HEADERS_WANTED,
@@ -112,7 +111,7 @@ def test_key_metadata_and_route_go_along() -> None:
 
 
 def headers_in(made: Encoder, rows: pa.RecordBatch) -> list[object]:
-    elements = [read_sink_payload(payload).elements[0] for payload in requests(made, rows)]
+    elements = [read_sink_payload(payload)[1][0] for payload in requests(made, rows)]
     return [one.headers for each in elements for one in (elements_of(each) if isinstance(each, Pack) else [each])]
 
 
@@ -191,5 +190,5 @@ def test_an_arrow_payload_has_the_rows_of_a_batch_or_4_mebibytes_of_them(size: i
     assert [table.num_rows for table in tables] == expected
     assert pa.concat_tables(tables).to_pylist() == rows.to_pylist()
     assert [rows_of(payload) for payload in found] == expected
-    assert [read_sink_payload(payload).elements[0].count for payload in found] == expected
+    assert [read_sink_payload(payload)[1][0].count for payload in found] == expected
     assert made.rows == 10

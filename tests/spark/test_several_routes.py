@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from rsocket_trio import Payload, Rejected, Responder
 from rsocket_trio.replay import Element, Log, add_source
-from rsocket_trio.replay.source_routes import SOURCES_ROUTE
+from rsocket_trio.replay.elements import SOURCES_ROUTE
 from rsocket_trio.spark import ListedSource, list_sources
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.batch_reader import BatchReader

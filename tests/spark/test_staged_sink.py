@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from rsocket_trio import Channel, Payload, Responder
 from rsocket_trio.replay import Element, Pack
-from rsocket_trio.replay.element_metadata import read_sink_payload
+from rsocket_trio.replay.elements import read_sink_payload
 from rsocket_trio.spark import deliveries as module
 from rsocket_trio.spark.deliveries import commit
 from rsocket_trio.spark.errors import SinkError
@@ -115,7 +115,7 @@ async def test_an_attempt_whose_confirmation_was_lost_is_staged_anew_and_dropped
 
 
 def staging_element(item: Payload) -> Element | Pack:
-    [element] = read_sink_payload(item).elements
+    _, [element] = read_sink_payload(item)
     return element
 
 

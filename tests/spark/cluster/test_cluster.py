@@ -33,8 +33,6 @@ ROWS = 500
 HERE = Path(__file__).parent
 CONNECT = ROOT / "build" / "spark-connect"
 """The packages that a client of Spark Connect needs."""
-CHECK = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from rsocket_trio.spark.check import main; sys.exit(main())"
-"""The check, which only the driver finds."""
 VENV = ROOT / "build" / "spark-venv"
 """A venv of this package and pyarrow, without Spark."""
 
@@ -106,34 +104,6 @@ def test_a_job_on_two_workers_reads_and_writes(spark_cluster: Cluster, served: S
 
     assert found_by(done) == {"read": 2 * ROWS, "workers": 2}
     assert served.numbers() == TWICE
-
-
-def test_the_check_finds_every_interpreter_in_order(spark_cluster: Cluster) -> None:
-    done = check(spark_cluster)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    places = [line.partition(":")[0] for line in done.stdout.splitlines()]
-    assert list(dict.fromkeys(places)) == ["driver", "planner", "executor"]
-
-
-def test_the_check_says_which_interpreter_lacks_what(spark_cluster: Cluster, tmp_path: Path) -> None:
-    bare = tmp_path / "bare"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
-    done = check(spark_cluster, PYSPARK_PYTHON=str(bare / "bin" / "python"), PYTHONPATH=None)
-
-    assert done.returncode == 1
-    rows = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    assert "lacks" not in rows["driver"]
-    assert "; lacks an answer" in rows["planner"], done.stdout
-    assert rows["executor"].endswith("; lacks rsocket-trio, pyarrow, trio, attrs"), done.stdout
-
-
-def check(spark_cluster: Cluster, **env: str | None) -> subprocess.CompletedProcess[str]:
-    """Run the check against the cluster, in a folder that no interpreter finds the package in."""
-    found = environment(**env)
-    return spark_cluster.run(
-        [sys.executable, "-c", CHECK, "--master", spark_cluster.url, *confs(SETTINGS, found)], found
-    )
 
 
 def test_an_archive_of_a_venv_serves_where_nothing_is_installed(

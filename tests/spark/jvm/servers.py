@@ -9,7 +9,7 @@ import trio
 
 from rsocket_trio import Connection, Outgoing, Payload, Responder, Setup
 from rsocket_trio.replay import Element, Ledger, Log, add_sink, add_source
-from rsocket_trio.replay.element_metadata import source_payload
+from rsocket_trio.replay.elements import source_payload
 from tests.threads import ThreadServer
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -65,9 +65,9 @@ class Watched(Ledger):
         if self._left <= 0 < self._left + count:
             say("took", self._tell_after)
 
-    async def write(self, elements: Mapping[int, Sequence[Element | Pack]]) -> None:
-        await super().write(elements)
-        self.took(sum(map(len, elements.values())))
+    async def write(self, partition: int, elements: Sequence[Element | Pack]) -> None:
+        await super().write(partition, elements)
+        self.took(len(elements))
 
     async def begin(self, *terms: Any, **more: Any) -> StagedAttempt:
         stage: Any = WatchedStage(await super().begin(*terms, **more), self.took)
