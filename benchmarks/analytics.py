@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from benchmarks.descendants import cpu_of_tree, peak_memory
 from benchmarks.harness import ROOT
 
 if TYPE_CHECKING:
-    from rsocket_trio.analytics.views import QueryEngine
+    from rsocket_trio.analytics.views import Answer
 
 FRAMES = 10_000_000
 LONGEST = 1200
@@ -47,7 +48,7 @@ def in_spark(directory: str) -> dict[str, Any]:
 
     with open_spark(directory) as engine:
         ready = time.perf_counter()
-        result = _ask_all(engine, begun, ready)
+        result = _ask_all(engine.ask, begun, ready)
         memory, cpu = peak_memory(os.getpid()), cpu_of_tree(os.getpid())
     return {"session": ready - begun, **result, "memory": memory, "cpu": cpu}
 
@@ -58,17 +59,17 @@ def in_duckdb(directory: str) -> dict[str, Any]:
     from rsocket_trio.analytics.views import open_duckdb
 
     with open_duckdb(directory) as engine:
-        result = _ask_all(engine, begun, time.perf_counter())
+        result = _ask_all(engine.ask, begun, time.perf_counter())
     used = resource.getrusage(resource.RUSAGE_SELF)
     return {**result, "memory": used.ru_maxrss * 1024, "cpu": used.ru_utime + used.ru_stime}
 
 
-def _ask_all(engine: QueryEngine, begun: float, last: float) -> dict[str, Any]:
+def _ask_all(ask: Callable[[str], Answer], begun: float, last: float) -> dict[str, Any]:
     """Return the seconds until the last table, those of each, and what the tables sum up to."""
     from rsocket_trio.analytics.views import answers
 
     tables, sums = {}, {}
-    for answer in answers(engine):
+    for answer in answers(ask):
         now = time.perf_counter()
         tables[answer.view], last = now - last, now
         sums[answer.view] = digest(answer.rows)

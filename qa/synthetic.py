@@ -15,10 +15,18 @@ import attrs
 import duckdb
 import pyarrow as pa
 
-from rsocket_trio.analytics.pairing import COMPLETE, FOLLOWS, NEXT, REQUESTS
-from rsocket_trio.analytics.sql import NUMBER_OF_TYPE, TYPES
+from rsocket_trio.analytics.sql import DEFAULT_DIALECT, TYPES
 from rsocket_trio.capture.rows import route_id
-from rsocket_trio.capture.schema import TABLES
+from rsocket_trio.capture.schema import TABLES, type_names
+
+NUMBER_OF_TYPE: Final = {name: number for number, name in type_names(DEFAULT_DIALECT).items()}
+FOLLOWS, COMPLETE, NEXT = 0x080, 0x040, 0x020
+REQUESTS: Final = {
+    NUMBER_OF_TYPE["REQUEST_RESPONSE"]: "request_response",
+    NUMBER_OF_TYPE["REQUEST_FNF"]: "fire_and_forget",
+    NUMBER_OF_TYPE["REQUEST_STREAM"]: "request_stream",
+    NUMBER_OF_TYPE["REQUEST_CHANNEL"]: "request_channel",
+}
 
 
 @attrs.frozen
@@ -38,7 +46,7 @@ class F:
 
 @attrs.frozen
 class Shape:
-    """The frames of a stream, a step of time apart, and the interaction that pairing must derive, in steps."""
+    """The frames of a stream, a step of time apart, and the interaction that they are, in steps."""
 
     frames: tuple[F, ...]
     outcome: str = "complete"
@@ -230,7 +238,7 @@ def frame_rows() -> list[Row]:
 
 
 def shape_row(place: int, shape: Shape) -> Row:
-    """Return what is equal in the interactions of one shape, without pairing."""
+    """Return what is equal in the interactions of one shape."""
     counted = shape.frames[: shape.last + 1]
     asked = [frame for frame in counted if frame.asks and frame.type != "KEEPALIVE"]
     answered = [frame for frame in counted if not frame.asks]

@@ -54,7 +54,7 @@ class Handler:
     ``requires`` who may call, ``around`` are interceptors of this handler alone, ``codecs`` chooses those for the
     objects that ``function`` gives. ``plain`` says that nothing has to be done round the function. ``relay``, of a
     handler that looks at nothing of its calls, hands a request on without a task: it takes the engine, the stream and
-    the request, and returns whether it did.
+    the request, and returns whether it did. With ``credentials`` it gets those that ``authenticate`` takes, too.
     """
 
     function: Function
@@ -70,6 +70,7 @@ class Handler:
     pattern: RoutePattern | None = None
     requires: Requirement | None = None
     relay: Callable[..., bool] | None = None
+    credentials: bool = False
     around: tuple[Function, ...] = ()
     plain: bool = True
     codecs: CodecChoice | None = None

@@ -460,6 +460,7 @@ class Responder:
         credit: int = 256,
         refill: bool = True,
         relay: Callable[..., bool] | None = None,
+        credentials: bool = False,
     ) -> Any:
         _check_requires(requires)
 
@@ -475,7 +476,13 @@ class Responder:
                 handler = None if plan is None else typed_handler(plan, taken, self._choices)
             handler = handler or checked(interaction.value, function)
             handler = attrs.evolve(
-                handler, credit=credit, refill=refill, requires=requires, relay=relay, codecs=self._codecs_of
+                handler,
+                credit=credit,
+                refill=refill,
+                requires=requires,
+                relay=relay,
+                credentials=credentials,
+                codecs=self._codecs_of,
             )
             self._add(handler, interaction, text, pattern)
             return function

@@ -80,10 +80,8 @@ def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def capture_files(
-    directory: str | Path, *, paired: bool = True, connection: DuckDBPyConnection | None = None
-) -> dict[str, Files]:
-    """Return the files of each table, or of frames alone if not ``paired``. Raise ``Unreadable`` if one is broken.
+def capture_files(directory: str | Path, connection: DuckDBPyConnection | None = None) -> dict[str, Files]:
+    """Return the files of each table. Raise ``Unreadable`` if one is broken.
 
     All are checked; DuckDB, by its ``connection`` or a new one, tells the types of Parquet files. A capture without
     frames is refused; ``interactions`` and ``connections`` may have no rows, as nothing may have ended yet. Files that
@@ -92,7 +90,7 @@ def capture_files(
     root = Path(directory)
     if not root.is_dir():
         raise Unreadable(f"{root}: {'no directory' if root.exists() else 'no such directory'}")
-    files_by_table = {table: _files(root, table) for table in (TABLES if paired else ("frames",))}
+    files_by_table = {table: _files(root, table) for table in TABLES}
     if not files_by_table["frames"]:
         raise Unreadable(
             f"{root / 'frames'}: there is no file of a capture (part-*.parquet or part-*.jsonl): it is empty"
@@ -110,9 +108,9 @@ def capture_files(
     return files_by_table
 
 
-def check_capture(directory: str | Path, *, paired: bool = True) -> int:
-    """Return the bytes of the capture in ``directory``, of frames alone if not ``paired``. Raise ``Unreadable``."""
-    return sum(files.size for files in capture_files(directory, paired=paired).values())
+def check_capture(directory: str | Path) -> int:
+    """Return the bytes of the capture in ``directory``. Raise ``Unreadable``."""
+    return sum(files.size for files in capture_files(directory).values())
 
 
 def _files(root: Path, table: str) -> Files:

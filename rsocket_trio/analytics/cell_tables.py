@@ -135,15 +135,6 @@ QUERIES: Final = {
            total_p50_us, total_p95_us, total_p99_us, total_p999_us
     FROM counted CROSS JOIN capture_span LEFT JOIN routes ON counted.route_id = routes.route_id
     """,
-    "latency_heatmap": f"""
-    SELECT counted.t_from, make_timestamptz({CELL_END}) AS t_to, role, route, metric, bucket,
-           pow(2, bucket / {PER_OCTAVE_SHOWN}) AS from_us, pow(2, (bucket + 1) / {PER_OCTAVE_SHOWN}) AS to_us, n
-    FROM (
-        SELECT t_from, role, route_id, metric, floor(bucket / {PER_OCTAVE // PER_OCTAVE_SHOWN})::INTEGER AS bucket,
-               sum(n)::BIGINT AS n
-        FROM request_cells GROUP BY ALL
-    ) AS counted CROSS JOIN capture_span LEFT JOIN routes ON counted.route_id = routes.route_id
-    """,
     "rate_cells": f"""
     SELECT counted.t_from, role, route, interaction, peer, requests, errors, cancels, {PER_SECOND}, {COVERED},
            stalled, stalls, stall_us, credit_us

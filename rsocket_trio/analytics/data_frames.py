@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from rsocket_trio.analytics.capture_tables import Files, capture_files, check_dialects
-from rsocket_trio.analytics.pairing import PAIRED
 from rsocket_trio.analytics.sql import DEFAULT_DIALECT, ask, frames_query, reads_of, spark_type
-from rsocket_trio.analytics.views import QUERIES, SIDES
+from rsocket_trio.analytics.views import QUERIES, READS, SIDES
 from rsocket_trio.capture.schema import BINARY, STRING, TABLES
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 """Characters that Hadoop reads as a pattern in a path."""
-DERIVED: Final = QUERIES | PAIRED
 
 
 @attrs.frozen
@@ -43,23 +41,21 @@ class CaptureTables:
 def derive(name: str, **tables: DataFrame) -> DataFrame:
     """Return the table that is named ``name``, derived from ``tables`` by their names.
 
-    Tables in between are derived, too: ``interactions`` and ``connections`` from ``frames`` of ``rsocket/1.0``, if they
-    are not given. Over a stream, the time that is grouped by needs a watermark: ``ts``, or ``t_end`` of interactions.
+    Tables in between are derived, too. Over a stream, the time that is grouped by needs a watermark: ``ts``, or
+    ``t_end`` of interactions.
     Raise ``KeyError`` if no table has this name, and ``TypeError`` if one that it is made of is not given.
     """
-    if name not in DERIVED and name not in tables:
+    if name not in QUERIES and name not in tables:
         raise KeyError(f"no table is named {name!r}")
     made = dict(tables)
 
     def make(table: str) -> DataFrame:
+        if table in SIDES and table not in made:
+            return make("interactions")
         if table not in made:
-            if table not in DERIVED and table not in SIDES:
+            if table not in QUERIES:
                 raise TypeError(f"{name} is made of {table}, too: derive({name!r}, {table}=...)")
-            if table in SIDES:
-                made[table] = make("interactions")
-            else:
-                sql = DERIVED[table]
-                made[table] = ask(sql, **{source: make(source) for source in reads_of(sql)})
+            made[table] = ask(QUERIES[table], **{source: make(source) for source in READS[table]})
         return made[table]
 
     return make(name)
@@ -68,17 +64,13 @@ def derive(name: str, **tables: DataFrame) -> DataFrame:
 # Files
 
 
-def read_capture(spark: SparkSession, directory: str | Path, *, paired: bool = True) -> CaptureTables:
+def read_capture(spark: SparkSession, directory: str | Path) -> CaptureTables:
     """Return the tables of the capture in ``directory``, as ``rsocket_trio.capture`` writes them, read by ``spark``.
 
-    A foreign capture may consist of frames alone: with ``paired=False`` the other two tables are not read but
-    derived from the frames, which takes much longer. Raise ``Unreadable``, naming the file and the column, if a file is
-    broken or a column is missing or has another type.
+    Raise ``Unreadable``, naming the file and the column, if a file is broken or a column is missing or has another
+    type.
     """
-    tables = {table: _read(spark, table, files) for table, files in capture_files(directory, paired=paired).items()}
-    if not paired:
-        frames = name_frames(tables["frames"])
-        return CaptureTables(frames, derive("interactions", frames=frames), derive("connections", frames=frames))
+    tables = {table: _read(spark, table, files) for table, files in capture_files(directory).items()}
     dialects = [row.dialect for row in tables["connections"].select("dialect").distinct().collect()]
     check_dialects(directory, dialects)
     frames = name_frames(tables["frames"], tables["connections"], dialects or [DEFAULT_DIALECT])

@@ -106,54 +106,41 @@ def open_spark(
     directory: str | Path,
     *,
     server: str | Path | None = None,
-    paired: bool = True,
     master: str = "local[2]",
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkEngine]:
     """Open the capture in ``directory`` in a Spark session of its own for the block. Raise ``Unreadable``.
 
-    ``server`` and ``paired`` are those of ``create_views``; ``master`` and ``settings`` those of the session.
+    ``server`` is that of ``create_views``; ``master`` and ``settings`` are those of the session.
     """
-    size = check_capture(directory, paired=paired) + (0 if server is None else check_capture(server, paired=paired))
-    with local_session(master, settings, size=size) as spark, spark_engine(spark, directory, server, paired) as engine:
-        yield engine
+    size = check_capture(directory) + (0 if server is None else check_capture(server))
+    with local_session(master, settings, size=size) as spark:
+        yield spark_engine(spark, directory, server)
 
 
-@contextmanager
-def spark_engine(
-    spark: SparkSession, directory: str | Path, server: str | Path | None = None, paired: bool = True
-) -> Iterator[SparkEngine]:
-    """Register the tables of a capture in this session, and keep those in memory that others read, for the block."""
-    _register(spark, directory, server, paired)
-    if not paired:
-        spark.catalog.cacheTable("interactions")
-    try:
-        yield SparkEngine(spark)
-    finally:
-        for name in (*LARGE, *(() if paired else ("interactions",))):
-            if spark.catalog.tableExists(name):
-                spark.catalog.uncacheTable(name)
+def spark_engine(spark: SparkSession, directory: str | Path, server: str | Path | None = None) -> SparkEngine:
+    """Register the tables of a capture in this session. Return the engine that asks there."""
+    _register(spark, directory, server)
+    return SparkEngine(spark)
 
 
-def create_views(
-    spark: SparkSession, directory: str | Path, *, server: str | Path | None = None, paired: bool = True
-) -> tuple[str, ...]:
+def create_views(spark: SparkSession, directory: str | Path, *, server: str | Path | None = None) -> tuple[str, ...]:
     """Register the tables of a capture and all derived tables as temporary views of ``spark``. Return their names.
 
-    ``directory`` and ``paired`` are those of ``read_capture``. ``server`` is the directory of a second capture, of the
-    other side: ``client_server`` then joins the requesters of the first with the responders of the second. Without it,
-    both sides are read from the one directory.
+    ``directory`` is that of ``read_capture``. ``server`` is the directory of a second capture, of the other side:
+    ``client_server`` then joins the requesters of the first with the responders of the second. Without it, both sides
+    are read from the one directory.
     """
-    _register(spark, directory, server, paired)
+    _register(spark, directory, server)
     for name in IN_ORDER:
         _create_view(spark, name)
     return VIEWS
 
 
-def _register(spark: SparkSession, directory: str | Path, server: str | Path | None, paired: bool) -> None:
+def _register(spark: SparkSession, directory: str | Path, server: str | Path | None) -> None:
     """Register the tables of a capture, and the interactions of both sides."""
-    capture = read_capture(spark, directory, paired=paired)
-    theirs = capture if server is None else read_capture(spark, server, paired=paired)
+    capture = read_capture(spark, directory)
+    theirs = capture if server is None else read_capture(spark, server)
     for name, rows in {
         "frames": capture.frames,
         "interactions": capture.interactions,

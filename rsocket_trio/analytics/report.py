@@ -149,79 +149,6 @@ def _span(answers: Mapping[str, Answer]) -> dict[str, int]:
 
 
 @attrs.frozen
-class Chart:
-    """A chart of the page: its title, a short one for the contents, and what it shows."""
-
-    title: str
-    short: str
-    text: str
-
-
-CHARTS: Final = {
-    "rate": Chart(
-        "Requests per second",
-        "Rate",
-        "By the time of their begin. A hatched bar is cut: it is divided by the part of it that the capture covers.",
-    ),
-    "latency": Chart(
-        "Latency over time",
-        "Latency",
-        "Half of the requests took less than p50, one of a hundred more than p99; from the first frame to the end.",
-    ),
-    "outcomes": Chart(
-        "Failed and cancelled requests",
-        "Outcomes",
-        "Failed: ended by an error, a refusal or a lost connection. Cancelled: the requester wanted no more.",
-    ),
-    "heatmap": Chart(
-        "Latency heatmap",
-        "Heatmap",
-        "Each cell holds the requests of its time and latency: the stronger its colour, the more. Two bands are two "
-        "kinds of requests, or a cache. A rising band is a queue that fills.",
-    ),
-    "percentiles": Chart(
-        "Latency by route",
-        "Routes",
-        "From the median (p50) to the slowest of a thousand (p99.9). A long line is a route with a long tail.",
-    ),
-    "slowest": Chart(
-        "Slowest requests",
-        "Slowest",
-        "The slowest of what is chosen, each with the way its time went. Choose one for its frames.",
-    ),
-    "credit": Chart(
-        "Waiting for credit",
-        "Credit",
-        "Share of the time in which streams could not go on, because their receiver had not asked for more items.",
-    ),
-    "starved": Chart(
-        "Who starved whom",
-        "Starved",
-        "How long the streams of a route waited for credit, by the route that had the bytes of their connection "
-        "meanwhile. Another route: look there. The same route: its reader is slow.",
-    ),
-    "starved-streams": Chart(
-        "Streams that waited longest",
-        "Waiting streams",
-        "Of each route the ten that waited longest for credit, and what their connection carried meanwhile.",
-    ),
-    "errors": Chart("Errors", "Errors", "ERROR frames by code, in both directions."),
-    "connections": Chart(
-        "Connections",
-        "Connections",
-        "From setup to end, coloured by the reason of the end. With a route chosen: those that had streams of it.",
-    ),
-    "traffic": Chart("Traffic", "Traffic", "Bytes of all frames in both directions, by route."),
-    "busy-routes": Chart("Busiest routes", "Busiest", "Share of the frames."),
-    "busy-connections": Chart(
-        "Busiest connections", "Busiest connections", "Share of the frames; peer and beginning of the connection's id."
-    ),
-    "sizes": Chart("Frame sizes", "Sizes", "Frames by size and kind. A bar holds sizes from its mark to the double."),
-}
-"""Every chart of the page, in order. ``report.js`` draws each into ``plot-ID``."""
-
-
-@attrs.frozen
 class Cell:
     """The text that a table shows for a value."""
 
@@ -237,17 +164,6 @@ class Card:
     name: str
     value: str
     bad: bool = False
-
-
-@attrs.frozen
-class Shown:
-    """One table of the page."""
-
-    name: str
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    more: bool
 
 
 NO_REPORT: Final = f"a report needs plotly and jinja2: {install_command('report')}"
@@ -300,7 +216,6 @@ def render(answers: Mapping[str, Answer], *, title: str) -> str:
         nonce=secrets.token_urlsafe(16),
         cards=_cards(answers),
         health=_health(answers),
-        charts=CHARTS,
         tables=[_table(name, answers[name]) for name in TITLES if name in answers],
         plotly=plotly,
         data=as_script(page_data(answers)),
@@ -345,12 +260,14 @@ def cell(column: str, value: object) -> Cell:
     return Cell(str(value) if column in PROPER else f"{value:,}", True)
 
 
-def _table(name: str, answer: Answer) -> Shown:
+def _table(name: str, answer: Answer) -> dict[str, object]:
+    """Return one table of the page."""
     rows = tuple(
         tuple(cell(column, value) for column, value in zip(answer.columns, row, strict=True))
         for row in answer.rows[:SHOWN]
     )
-    return Shown(name, TITLES[name], answer.columns, rows, answer.more or len(answer.rows) > SHOWN)
+    more = answer.more or len(answer.rows) > SHOWN
+    return {"name": name, "title": TITLES[name], "columns": answer.columns, "rows": rows, "more": more}
 
 
 def _rows(answers: Mapping[str, Answer], name: str) -> list[Row]:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from rsocket_trio.capture import schema
-from rsocket_trio.capture.schema import as_int8, as_int32, type_names
+from rsocket_trio.capture.schema import signed, type_names
 from rsocket_trio.errors import CONNECTION_CLOSE, CONNECTION_ERROR, SETUP_ERRORS, STREAM_ERRORS
 from rsocket_trio.extras import install_command
 
@@ -43,8 +43,6 @@ IN_SPARK: Final = {
     "hash": "xxhash64",
 }
 """Functions of DuckDB, and their names in Spark, that sqlglot does not translate."""
-NUMBER_OF_TYPE: Final = {name: as_int8(number) for number, name in type_names(DEFAULT_DIALECT).items()}
-"""The numbers of ``rsocket/1.0``, by name."""
 
 TOP: Final = 10
 """Number of streams of a route, connections or routes that are listed."""
@@ -166,7 +164,7 @@ def error_names() -> str:
     """Return SQL for the name of ``error_code``; codes that no protocol names are ``application``."""
     named = {code: error.__name__ for table in (SETUP_ERRORS, STREAM_ERRORS) for code, error in table.items()}
     named |= {CONNECTION_ERROR: "ConnectionError", CONNECTION_CLOSE: "ConnectionClose"}
-    cases = " ".join(f"WHEN {as_int32(code)} THEN '{name}'" for code, name in sorted(named.items()))
+    cases = " ".join(f"WHEN {signed(code, 32)} THEN '{name}'" for code, name in sorted(named.items()))
     return f"CASE error_code {cases} ELSE 'application' END"
 
 

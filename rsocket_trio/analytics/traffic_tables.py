@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rsocket_trio.analytics.sql import ERROR_LEVEL, SIZE_BUCKET, TOP, error_names
+from rsocket_trio.analytics.sql import ERROR_LEVEL, SIZE_BUCKET, error_names
 
 RTT_BUCKETS: Final = ", ".join(f"({n})" for n in range(32))
 
@@ -20,22 +20,6 @@ QUERIES: Final = {
            max(epoch_us(ts) - mono_ns // 1000) AS most_ahead_us
     FROM frames
     GROUP BY capture_id, conn_id, time_bucket(INTERVAL '1 second', ts), route_id
-    """,
-    "fan_in": f"""
-    WITH counted AS (
-        SELECT capture_id, 'connection' AS kind, conn_id AS name, sum(frames)::BIGINT AS frames,
-               sum(bytes)::BIGINT AS bytes
-        FROM connection_seconds GROUP BY capture_id, conn_id
-        UNION ALL
-        SELECT capture_id, 'route' AS kind, route AS name, frames, bytes
-        FROM (
-            SELECT capture_id, route_id, sum(frames)::BIGINT AS frames, sum(bytes)::BIGINT AS bytes
-            FROM connection_seconds WHERE route_id IS NOT NULL GROUP BY capture_id, route_id
-        ) AS by_route LEFT JOIN routes ON by_route.route_id = routes.route_id
-    )
-    SELECT capture_id, kind, row_number() OVER (PARTITION BY capture_id, kind ORDER BY frames DESC, name) AS place,
-           name, frames, bytes, frames / sum(frames) OVER (PARTITION BY capture_id, kind) AS share
-    FROM counted QUALIFY place <= {TOP}
     """,
     # The longest silence is right within a second; a round trip is the upper end of its bucket.
     "connection_timeline": f"""
@@ -132,12 +116,6 @@ QUERIES: Final = {
                sum(fragmented)::BIGINT AS fragmented, sum(pieces)::BIGINT AS pieces
         FROM frame_sizes GROUP BY side, dir, frame_name
     ) AS summed
-    """,
-    "stream_rate": """
-    SELECT time_bucket(INTERVAL '1 second', ts) AS second, side, dir, interaction, count(*) AS streams
-    FROM frames
-    WHERE interaction IS NOT NULL
-    GROUP BY time_bucket(INTERVAL '1 second', ts), side, dir, interaction
     """,
     # Missing rows are values of ``seq`` that no row has; drift is that of the time of day against the monotonic clock.
     "capture_health": """

@@ -6,12 +6,12 @@ Spark answers the same questions: ``rsocket_trio.analytics.local_spark``.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -24,7 +24,6 @@ from rsocket_trio.analytics.capture_tables import (
     need_duckdb,
     quoted,
 )
-from rsocket_trio.analytics.pairing import PAIRED
 from rsocket_trio.analytics.sql import DEFAULT_DIALECT, ROUTES, TYPES, frames_query, reads_of
 from rsocket_trio.capture.schema import BINARY, TABLES
 
@@ -56,35 +55,19 @@ KEPT: Final = (
 """Tables that an engine computes once: others read each of them, and each is much smaller than its sources."""
 
 
-def kept_for(view: str) -> list[str]:
-    """Return the tables of ``KEPT`` that a view reads, itself included, each after those that it reads."""
-    needed: dict[str, None] = {}
-
-    def walk(name: str) -> None:
-        for source in READS.get(name, ()):
-            walk(source)
-        if name in KEPT:
-            needed[name] = None
-
-    walk(view)
-    return list(needed)
-
-
 @attrs.frozen
 class ReportTable:
-    """A query: a view, the order of its rows, and their greatest number. ``shown``: whether the report reads it."""
+    """A query of the report: a view, the order of its rows, and their greatest number."""
 
     view: str
     order: str
     limit: int = 10_000
-    shown: bool = True
 
 
 REPORT_TABLES: Final = (
     ReportTable("capture_span", "t_from"),
     ReportTable("red", "t_from, role, route, interaction"),
     ReportTable("route_latency", "n DESC, role, route, interaction, metric"),
-    ReportTable("latency_heatmap", "t_from, role, metric, bucket, route", 200_000, shown=False),
     ReportTable("rate_cells", "t_from, role, route, interaction, peer", 250_000),
     ReportTable("latency_cells", "t_from, role, metric, route, interaction, peer, bucket", 250_000),
     ReportTable("credit_stalls", "stall_us DESC, role, route"),
@@ -98,13 +81,9 @@ REPORT_TABLES: Final = (
     ReportTable("connection_timeline", "t_start, capture_id, conn_id", 500),
     ReportTable("connection_routes", "streams DESC, capture_id, conn_id, route", 20_000),
     ReportTable("shown_peers", "capture_id, conn_id", 20_000),
-    ReportTable("shown_routes", "route_id", 20_000, shown=False),
-    ReportTable("fan_in", "capture_id, kind, place", shown=False),
     ReportTable("traffic_cells", "t_from, route, peer, conn_id", 100_000),
     ReportTable("fragmentation", "bytes DESC, side, dir, frame_name"),
-    ReportTable("frame_sizes", "minute, side, dir, frame_name, bucket", shown=False),
     ReportTable("size_cells", "t_from, dir, frame_name, route, peer, bucket", 200_000),
-    ReportTable("stream_rate", "second, side, dir, interaction", 50_000, shown=False),
     ReportTable("slow_requests", "place", 400),
     ReportTable("slow_frames", "place, seq", 30_000),
     ReportTable("client_server", "streams DESC, route, interaction"),
@@ -128,17 +107,9 @@ class Answer:
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
 
 
-class QueryEngine(Protocol):
-    """An engine that runs the SQL over one capture."""
-
-    def ask(self, view: str) -> Answer:
-        """Return the rows of a view, in the order of the report if it is part of that. Raise ``KeyError``."""
-        ...
-
-
-def answers(engine: QueryEngine) -> Iterator[Answer]:
-    """Yield each table that the report reads as soon as the engine has computed it."""
-    return (engine.ask(asked.view) for asked in REPORT_TABLES if asked.shown)
+def answers(ask: Callable[[str], Answer]) -> Iterator[Answer]:
+    """Yield each table that the report reads as soon as ``ask`` has computed it."""
+    return (ask(asked.view) for asked in REPORT_TABLES)
 
 
 def question_of(view: str) -> ReportTable:
@@ -183,17 +154,21 @@ class DuckdbEngine:
     def ask(self, view: str) -> Answer:
         """Return the rows of a view, in the order of the report if it is part of that. Raise ``KeyError``."""
         asked = question_of(view)
-        for name in kept_for(view):
-            self._keep(name)
+        self._keep(view)
         described = self.connection.execute(f"DESCRIBE {view}").fetchall()
         times = {str(row[0]): str(row[1]) == "TIMESTAMP WITH TIME ZONE" for row in described}
         return answer_of(asked, times, self.connection.execute(select(asked, times)).fetchall())
 
-    def _keep(self, name: str) -> None:
-        if name not in self._kept:
-            self.connection.execute(f"CREATE OR REPLACE TEMPORARY TABLE kept_{name} AS FROM {name}")
-            self.connection.execute(f"CREATE OR REPLACE VIEW {name} AS FROM kept_{name}")
-            self._kept.add(name)
+    def _keep(self, view: str) -> None:
+        """Compute once what a view reads, and the view itself, if they are of ``KEPT``."""
+        if view in self._kept or view not in READS:
+            return
+        for source in READS[view]:
+            self._keep(source)
+        if view in KEPT:
+            self.connection.execute(f"CREATE OR REPLACE TEMPORARY TABLE kept_{view} AS FROM {view}")
+            self.connection.execute(f"CREATE OR REPLACE VIEW {view} AS FROM kept_{view}")
+        self._kept.add(view)
 
 
 @contextmanager
@@ -201,12 +176,11 @@ def open_duckdb(
     directory: str | Path,
     *,
     server: str | Path | None = None,
-    paired: bool = True,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[DuckdbEngine]:
     """Open the capture in ``directory`` in DuckDB for the block. Raise ``Unreadable``.
 
-    ``server`` and ``paired`` are those of ``create_duckdb_views``; ``settings`` those of DuckDB, as ``memory_limit``.
+    ``server`` is that of ``create_duckdb_views``; ``settings`` are those of DuckDB, as ``memory_limit``.
     A file that turns out to be damaged raises ``Damaged``. Raise ``ModuleNotFoundError`` naming the extra if DuckDB is
     missing.
     """
@@ -220,67 +194,51 @@ def open_duckdb(
         }
         with duckdb.connect(config=config) as connection:
             connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
-            create_duckdb_views(connection, directory, server=server, paired=paired)
+            create_duckdb_views(connection, directory, server=server)
             try:
-                if not paired:
-                    for name in ("interactions", *(["server_interactions"] if server is not None else [])):
-                        _write_pairs(connection, Path(scratch), name)
                 yield DuckdbEngine(connection)
             except duckdb.Error as error:
                 # What DuckDB says of a damaged page does not say in which file it is.
                 for folder in (directory, *([server] if server is not None else [])):
-                    _find_damage(connection, folder, paired, error)
+                    _find_damage(connection, folder, error)
                 raise
 
 
 def create_duckdb_views(
-    connection: duckdb.DuckDBPyConnection,
-    directory: str | Path,
-    *,
-    server: str | Path | None = None,
-    paired: bool = True,
+    connection: duckdb.DuckDBPyConnection, directory: str | Path, *, server: str | Path | None = None
 ) -> tuple[str, ...]:
     """Register the views of ``create_views`` in DuckDB, from the capture in ``directory``. Return their names.
 
-    ``connection`` is an open connection of DuckDB; ``server`` and ``paired`` are those of ``create_views``. Raise
-    ``Unreadable``.
+    ``connection`` is an open connection of DuckDB; ``server`` is that of ``create_views``. Raise ``Unreadable``.
     """
-    _read_capture(connection, directory, paired, "")
-    if server is not None:
-        _read_capture(connection, server, paired, "server_")
-    for side in SIDES:
-        source = "server_interactions" if server is not None and side == "responders" else "interactions"
-        _create_view(connection, side, f"FROM {source}")
+    ours = capture_files(directory, connection)
+    theirs = ours if server is None else capture_files(server, connection)
+    for name, sql in {
+        "all_frames": _rows("frames", ours["frames"]),
+        "interactions": _rows("interactions", ours["interactions"]),
+        "connections": _rows("connections", ours["connections"]),
+        "requesters": "FROM interactions",
+        "responders": "FROM interactions" if server is None else _rows("interactions", theirs["interactions"]),
+    }.items():
+        _create_view(connection, name, sql)
+    rows = connection.execute("SELECT DISTINCT dialect FROM connections").fetchall()
+    dialects = [str(dialect) for (dialect,) in rows] or [DEFAULT_DIALECT]
+    check_dialects(directory, dialects)
+    _create_view(connection, "frames", frames_query(dialects))
     for name in IN_ORDER:
         _create_view(connection, name, QUERIES[name])
     return VIEWS
-
-
-def _read_capture(connection: duckdb.DuckDBPyConnection, directory: str | Path, paired: bool, prefix: str) -> None:
-    """Create the views of the three tables of a capture, with this prefix to their names."""
-    for table, files in capture_files(directory, paired=paired, connection=connection).items():
-        _create_view(
-            connection, f"{prefix}all_frames" if table == "frames" else f"{prefix}{table}", _rows(table, files)
-        )
-    dialects = [DEFAULT_DIALECT]
-    if paired:
-        rows = connection.execute(f"SELECT DISTINCT dialect FROM {prefix}connections").fetchall()
-        dialects = [str(dialect) for (dialect,) in rows] or dialects
-        check_dialects(directory, dialects)
-    for name, sql in {"frames": frames_query(dialects), **({} if paired else PAIRED)}.items():
-        inputs = ", ".join(f"{source} AS NOT MATERIALIZED (FROM {prefix}{source})" for source in reads_of(sql))
-        _create_view(connection, f"{prefix}{name}", f"WITH {inputs} FROM ({sql})" if prefix else sql)
 
 
 def _create_view(connection: duckdb.DuckDBPyConnection, name: str, sql: str) -> None:
     connection.execute(f"CREATE OR REPLACE VIEW {name} AS {sql}")
 
 
-def _find_damage(connection: duckdb.DuckDBPyConnection, directory: str | Path, paired: bool, cause: Exception) -> None:
+def _find_damage(connection: duckdb.DuckDBPyConnection, directory: str | Path, cause: Exception) -> None:
     """Read each file of a capture by itself. Raise ``Damaged`` for the first that cannot be read."""
     import duckdb
 
-    for files in capture_files(directory, paired=paired, connection=connection).values():
+    for files in capture_files(directory, connection).values():
         for path in files.parquet:
             try:
                 connection.execute(
@@ -308,10 +266,3 @@ def _rows(table: str, files: Files) -> str:
         source = f"read_json({quoted(files.jsonl)}, columns = {{{types}}}, format = 'newline_delimited')"
         parts.append(f"SELECT {chosen} FROM {source}")
     return " UNION ALL ".join(parts) or f"SELECT {', '.join(null.values())} WHERE false"
-
-
-def _write_pairs(connection: duckdb.DuckDBPyConnection, scratch: Path, name: str) -> None:
-    """Pair frames once, into a file: it takes less memory than a table."""
-    path = scratch / f"{name}.parquet"
-    connection.execute(f"COPY (FROM {name}) TO {quoted((path,))[1:-1]} (FORMAT parquet, COMPRESSION zstd)")
-    connection.execute(f"CREATE OR REPLACE VIEW {name} AS FROM read_parquet({quoted((path,))})")

@@ -59,11 +59,6 @@ class FrameBuffer:
     def __len__(self) -> int:
         return len(self._entries)
 
-    @property
-    def frames(self) -> int:
-        """Return the number of frames that wait."""
-        return self._put_frames - self._taken_frames
-
     def put(
         self, source: Recorded, kind: int, frames: Sequence[CapturedFrame] = (), size: int = 0, text: str = ""
     ) -> None:

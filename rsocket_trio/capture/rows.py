@@ -16,7 +16,7 @@ from rsocket_trio.metadata.routes import read_request, route_of
 from rsocket_trio.metadata.tracing import decode_trace
 
 if TYPE_CHECKING:
-    from rsocket_trio.capture.captured_stream import CapturedStream
+    from rsocket_trio.capture.connection_decoder import CapturedStream
     from rsocket_trio.rsocket.frames import Frame
 
 Row: TypeAlias = tuple[Any, ...]

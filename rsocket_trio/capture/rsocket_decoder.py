@@ -7,8 +7,16 @@ from collections.abc import Callable
 from typing import Final
 
 from rsocket_trio.capture.buffer import CLOSED, OPENED, OVER, RECEIVED, BufferEntry, Recorded
-from rsocket_trio.capture.captured_stream import MAX_METADATA_BYTES, REQUESTER, RESPONDER, CapturedStream
-from rsocket_trio.capture.connection_decoder import LONGEST, CapturedFrame, ConnectionDecoder, Sessions
+from rsocket_trio.capture.connection_decoder import (
+    LONGEST,
+    MAX_METADATA_BYTES,
+    REQUESTER,
+    RESPONDER,
+    CapturedFrame,
+    CapturedStream,
+    ConnectionDecoder,
+    Sessions,
+)
 from rsocket_trio.capture.rows import (
     CaptureOrigin,
     FrameCells,
@@ -19,7 +27,7 @@ from rsocket_trio.capture.rows import (
     session_id,
     trace_of,
 )
-from rsocket_trio.capture.schema import ERROR_TEXT, RTT_BUCKETS, Outcome, as_int8, as_int16, as_int32
+from rsocket_trio.capture.schema import ERROR_TEXT, RTT_BUCKETS, Outcome, signed
 from rsocket_trio.errors import DRAIN_SIGN, Rejected, RemoteProtocolError
 from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.recording import Facts
@@ -74,7 +82,7 @@ class RSocketDecoder(ConnectionDecoder):
         codec = self._dialect.codec
         header = codec.header(data)
         if header is not None:
-            seen.frame_type, seen.flags = as_int8(header.number), as_int16(header.flags)
+            seen.frame_type, seen.flags = signed(header.number, 8), signed(header.flags, 16)
             seen.stream_id = header.stream_id & LONGEST
         try:
             decoded = codec.decode(data)
@@ -241,7 +249,7 @@ class RSocketDecoder(ConnectionDecoder):
             self.session.end(seen.stream, seen.now, "cancel")
 
     def _read_error(self, frame: ErrorFrame, seen: FrameCells) -> None:
-        code = as_int32(frame.code)
+        code = signed(frame.code, 32)
         seen.error_code = code
         seen.error_text = frame.data[: 4 * ERROR_TEXT].decode("utf-8", "replace")[:ERROR_TEXT]
         if seen.stream is None:

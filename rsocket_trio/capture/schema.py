@@ -81,19 +81,10 @@ def type_names(dialect: str) -> dict[int, str]:
     if dialect == "streamux/1":
         # Its chunks are not read, and have no type.
         return {0: "UNKNOWN"}
-    return {as_int8(row.number): row.name for row in DIALECTS[dialect].codec.rows}
+    return {signed(row.number, 8): row.name for row in DIALECTS[dialect].codec.rows}
 
 
-def as_int8(number: int) -> int:
-    """Return a type number as the column holds it: EXT of the oldest drafts, 0xFFFF, is -1."""
-    return ((number & 0xFF) ^ 0x80) - 0x80
-
-
-def as_int16(bits: int) -> int:
-    """Return flags as the column holds them: the highest of 16 bits is the sign."""
-    return ((bits & 0xFFFF) ^ 0x8000) - 0x8000
-
-
-def as_int32(code: int) -> int:
-    """Return an error code as the column holds it: from 0x80000000 on it is negative."""
-    return ((code & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
+def signed(number: int, bits: int) -> int:
+    """Return an unsigned number as a column of so many bits holds it: the highest bit is the sign."""
+    sign = 1 << (bits - 1)
+    return ((number & (2 * sign - 1)) ^ sign) - sign

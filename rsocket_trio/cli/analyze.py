@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from rsocket_trio.cli import interrupts
-from rsocket_trio.cli.exit_codes import BEFORE_EXTRAS, FAILED, MISUSED, Failure
+from rsocket_trio.cli.exit_codes import FAILED, Failure
 from rsocket_trio.cli.help_page import Command
-from rsocket_trio.cli.options import FLAG, STACKTRACE, Row, add_rows
+from rsocket_trio.cli.options import STACKTRACE, Row, add_rows
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.spark_job import MAX_REASON, SETTINGS, running_spark
 from rsocket_trio.extras import install_command
@@ -32,7 +32,6 @@ ROWS = (
                        "default": "report.html", "show_default": True}),
     Row("server",      "--server", "A capture of the server, which tells time on the network from time in the service.",
                        {"type": click.Path(), "metavar": "DIR"}),
-    Row("frames_only", "--frames-only", "The capture has frames only; requests and answers are paired first.", FLAG),
     Row("title",       "--title", "The title of the report; DIR by default.", {"metavar": "TEXT"}),
     Row("engine",      "--engine", "The engine: DuckDB in this process, the default, or Spark, which needs Java.",
                        {"type": click.Choice(["duckdb", "spark"])}),
@@ -59,7 +58,7 @@ def command(directory: str, **parameters: object) -> None:
 
 
 def make_report(directory: str, options: SimpleNamespace, title: str) -> str:
-    """Return the page. Raise ``Failure`` if a package or Java is missing, and ``ValueError`` for no capture.
+    """Return the page. Raise ``ModuleNotFoundError`` without a package, and ``ValueError`` for no capture.
 
     All of that is checked before Spark starts, which takes seconds.
     """
@@ -70,14 +69,9 @@ def make_report(directory: str, options: SimpleNamespace, title: str) -> str:
         raise ValueError(f"--master {options.master} is where Spark runs, and --engine is duckdb")
     if engine == "duckdb" and options.settings:
         raise ValueError(f"--conf {options.settings[0][0]} is a setting of Spark: --engine spark is missing")
-    try:
-        need_report()
-        with _in_duckdb(directory, options) if engine == "duckdb" else _in_spark(directory, options) as answers:
-            return render({answer.view: answer for answer in answers}, title=title)
-    except ModuleNotFoundError as error:
-        if BEFORE_EXTRAS not in str(error):
-            raise
-        raise Failure(str(error), MISUSED) from error
+    need_report()
+    with _in_duckdb(directory, options) if engine == "duckdb" else _in_spark(directory, options) as answers:
+        return render({answer.view: answer for answer in answers}, title=title)
 
 
 @contextmanager
@@ -88,8 +82,8 @@ def _in_duckdb(directory: str, options: SimpleNamespace) -> Iterator[Iterator[An
     duckdb = need_duckdb()
     interrupts.work_begins()
     try:
-        with open_duckdb(directory, server=options.server, paired=not options.frames_only) as engine:
-            yield answers(engine)
+        with open_duckdb(directory, server=options.server) as engine:
+            yield answers(engine.ask)
     except Damaged as error:
         raise Failure(f"{error}", FAILED) from error
     except duckdb.Error as error:
@@ -103,9 +97,9 @@ def _in_spark(directory: str, options: SimpleNamespace) -> Iterator[Iterator[Ans
     from rsocket_trio.analytics.views import answers
 
     need_sqlglot()
-    terms = {"server": options.server, "paired": not options.frames_only, "master": options.master or "local[2]"}
+    terms = {"server": options.server, "master": options.master or "local[2]"}
     with running_spark(NO_SPARK), open_spark(directory, settings=dict(options.settings), **terms) as engine:
-        yield answers(engine)
+        yield answers(engine.ask)
 
 
 def write_page(path: Path, page: str) -> None:

@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from rsocket_trio import Connection, Keepalive, Payload, Rejected, ResumeOptions, Unsupported
-from rsocket_trio.cli.connections import Options, captured, client_tls, connected
+from rsocket_trio.cli.connections import Options, captured, connected
 from rsocket_trio.cli.exit_codes import REJECTED, TIMED_OUT, Failure, first_leaf, public_name, run_client
 from rsocket_trio.cli.help_page import with_hint
 from rsocket_trio.cli.options import ClientOptions, set_up_logging
@@ -41,6 +41,7 @@ from rsocket_trio.rsocket.dialect import DIALECTS
 from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.rsocket.quirks import with_quirks
 from rsocket_trio.transports.base import CONNECT_TIMEOUT
+from rsocket_trio.transports.sockets import client_context
 
 DEFAULT_CREDIT = 256
 ROUTE = "$routes"
@@ -129,7 +130,7 @@ class Ask(ClientOptions):
             "metadata_mime": metadata.mime,
             "keepalive": keepalive_terms(self.keepalive, self.lifetime, (peer and peer.keepalive) or KEEPALIVE),
             "lease": self.lease,
-            "ssl_context": client_tls(self.trust, self.cert, self.key, untrusted=self.untrusted),
+            "ssl_context": client_context(self.trust, self.cert, self.key, untrusted=self.untrusted),
             "headers": self.headers,
             "resume": None if self.resume is None else ResumeOptions(session_seconds=self.resume),
             "connect_timeout": CONNECT_TIMEOUT if self.connect_timeout is None else self.connect_timeout,

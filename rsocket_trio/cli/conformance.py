@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import click
 import trio
 
-from rsocket_trio.cli.connections import client_tls
 from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, ENDED, FAILED, Failure, run_client
 from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.options import FLAG, Row, Settings, add_rows, rows_of
@@ -23,7 +22,9 @@ from rsocket_trio.conformance import report, run
 from rsocket_trio.conformance.catalogue import NEEDS, OPTIONS, Case, chosen
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult
 from rsocket_trio.errors import readable
+from rsocket_trio.server.signals import Stop
 from rsocket_trio.transports.schemes import parse_uri
+from rsocket_trio.transports.sockets import client_context
 
 Cases = Callable[[Output], Awaitable[Sequence[CaseResult]]]
 
@@ -137,7 +138,7 @@ def _tested_server(
     if len(words) != 1:
         raise click.UsageError(f"{len(words)} words, the URI of one server is expected; a command is for --role client")
     uri = checked_uri(words[0])
-    tls = client_tls(options.trust, options.cert, options.key, untrusted=options.untrusted)
+    tls = client_context(options.trust, options.cert, options.key, untrusted=options.untrusted)
     dial = run.dial_to(uri, tls, options.headers)
     target = run.Target(dial, _abilities(options), options.patience, options.at_once)
     return uri, partial(_against_server, uri, dialect, cases, target)
@@ -179,24 +180,19 @@ async def _against_server(
 async def _against_clients(cases: list[Case], listening: run.Listening, out: Output) -> list[CaseResult]:
     """Run the cases; SIGTERM ends the clients that were started, too."""
     results: list[CaseResult] = []
-    fault: Failure | None = None
 
-    async def end_on_signal() -> None:
-        nonlocal fault
-        with trio.open_signal_receiver(signal.SIGTERM) as signals:
-            await anext(signals)
-        fault = Failure("ended by SIGTERM", ENDED)
-        nursery.cancel_scope.cancel()
+    async def play() -> None:
+        results.extend(await run.run_clients(cases, listening))
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(end_on_signal)
-        try:
-            results = await run.run_clients(cases, listening)
-        except (run.WrongPeer, OSError) as error:
-            fault = Failure(str(error.strerror if isinstance(error, OSError) else error), CANNOT_CONNECT)
-        nursery.cancel_scope.cancel()
-    if fault is not None:
-        raise fault
+    try:
+        with Stop() as stop:
+            await stop.run(play)
+    except (run.WrongPeer, OSError) as error:
+        raise Failure(str(getattr(error, "strerror", None) or error), CANNOT_CONNECT) from None
+    if stop.number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if stop.number is not None:
+        raise Failure("ended by SIGTERM", ENDED)
     return results
 
 

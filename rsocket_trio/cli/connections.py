@@ -1,4 +1,4 @@
-"""Connections of commands: opening one, their TLS contexts, the options of listening, and ``--capture``."""
+"""Connections of commands: opening one, the options of listening, and ``--capture``."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from typing import Any, Final, TypeAlias
 import click
 import trio
 
-from rsocket_trio import Connection, ConnectionLost, PayloadLike, open_connection
+from rsocket_trio import Connection, ConnectionLost, open_connection
 from rsocket_trio.capture import Capture
-from rsocket_trio.cli.exit_codes import Failure, complain
+from rsocket_trio.cli.exit_codes import complain
 from rsocket_trio.cli.options import LEVELS, MANY, PEM, Row, uri
 from rsocket_trio.cli.output import show_log
 from rsocket_trio.client.options import ConnectionOptions
-from rsocket_trio.transports.connect import HeadersLike
 from rsocket_trio.transports.schemes import parse_uri
+from rsocket_trio.transports.sockets import server_context
 
 logger = logging.getLogger(__name__)
 
-FORMATS = ("parquet", "jsonl")
-"""The formats of a capture."""
 RETRY_INTERVAL = 1.0
 """Seconds between two attempts to connect."""
 # fmt: off
@@ -39,7 +37,7 @@ LISTENING: Final = (
 """Options of commands that are servers and clients at once."""
 # fmt: on
 
-Options: TypeAlias = ConnectionOptions[PayloadLike, HeadersLike]
+Options: TypeAlias = ConnectionOptions[Any, Any]
 
 
 @asynccontextmanager
@@ -57,42 +55,6 @@ async def connected(uri: str, options: Options, retries: int = 0) -> AsyncIterat
                 yield connection
                 return
         await trio.sleep(RETRY_INTERVAL)
-
-
-def client_tls(
-    trust: str | None, cert: str | None, key: str | None, *, untrusted: bool = False
-) -> ssl.SSLContext | None:
-    """Return the TLS context of a client, or ``None`` for the system's default. Raise ``Failure`` naming the files."""
-    if not (trust or cert or untrusted):
-        return None
-    context = _tls(ssl.Purpose.SERVER_AUTH, trust, cert, key)
-    if untrusted:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def server_tls(cert: str, key: str | None, client_ca: str | None) -> ssl.SSLContext:
-    """Return the TLS context of a server. With ``client_ca``, clients must show a certificate of these authorities.
-
-    Raise ``Failure`` naming the files.
-    """
-    context = _tls(ssl.Purpose.CLIENT_AUTH, client_ca, cert, key)
-    if client_ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def _tls(purpose: ssl.Purpose, authorities: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(purpose, cafile=authorities)
-        if cert is not None:
-            context.load_cert_chain(cert, key)
-    except OSError as error:
-        why = (error.reason or "no PEM file") if isinstance(error, ssl.SSLError) else error.strerror or str(error)
-        files = " and ".join(filter(None, (authorities, cert, key)))
-        raise Failure(f"cannot use the certificates and keys of {files}: {why.lower().replace('_', ' ')}") from error
-    return context
 
 
 @contextmanager
@@ -133,7 +95,7 @@ def tls_maker(
     Raise ``UsageError`` for an address that needs a certificate where none is given.
     """
     if cert is not None:
-        return partial(server_tls, cert, key, ca)
+        return partial(server_context, cert, key, ca)
     for address in uris:
         if parse_uri(address).uses_tls:
             raise click.UsageError(f"{address} needs a certificate: {option}", ctx)

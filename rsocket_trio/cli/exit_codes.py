@@ -113,11 +113,12 @@ def described(error: Exception) -> tuple[str, int]:
         return f"{NAME}: {text}", MISUSED
     if isinstance(error, ImportError | OSError):
         # A package of an extra is missing, a module of the user fails; or the system says why, behind a number.
-        return f"{NAME}: {errors.readable(getattr(error, 'strerror', None) or text)}", FAILED
-    name, code = public_name(type(error)), code_of(type(error))
-    if code is None:
+        code = MISUSED if BEFORE_EXTRAS in text else FAILED
+        return f"{NAME}: {errors.readable(getattr(error, 'strerror', None) or text)}", code
+    name, known = public_name(type(error)), code_of(type(error))
+    if known is None:
         return f"{name}: {text} (a fault of rsocket-trio: --stacktrace shows where)", FAILED
-    return (f"{name}: {text}" if text else name), code
+    return (f"{name}: {text}" if text else name), known
 
 
 def code_of(kind: type[Exception]) -> int | None:

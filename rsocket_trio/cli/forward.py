@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import click
 import trio
@@ -15,7 +15,6 @@ from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.options import MANY, OF_ONE_RUN, Row, add_rows, connection_options, dialect, rows_of, uri
 from rsocket_trio.cli.serve import ORIGINS, serve_until_stopped
 from rsocket_trio.client.options import DIALECT
-from rsocket_trio.client.reconnecting import ReconnectOptions
 
 # fmt: off
 ROWS: Final = (
@@ -43,10 +42,10 @@ def command(
 ) -> None:
     """Ask the servers at --to whatever is asked at --listen: all interactions, with the clients' own demand."""
     addresses, ssl_context = listening(ctx, parameters)
-    ask = Ask(uri=to[0], log=None, **parameters)
+    options, _ = Ask(uri=to[0], log=None, **parameters).planned()
 
     async def forward(task_status: trio.TaskStatus[list[str]]) -> None:
-        async with open_pool(to, wait=False, **cast("ReconnectOptions", ask.planned()[0])) as pool:
+        async with open_pool(to, wait=False, **options) as pool:
             responder.include(forwarding(pool, route=route_to))
             await pool.connected()
             await serve(responder, addresses, ssl_context=ssl_context, origins=origins, task_status=task_status)

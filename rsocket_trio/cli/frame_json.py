@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import attrs
 
-from rsocket_trio.cli.hex_lines import unhex
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import Row
@@ -38,6 +37,18 @@ class Conversion:
         if type(content) is not self.form:
             raise ValueError(f"{self.says} expected")
         return self.load(content)
+
+
+def unhex(text: str) -> bytes:
+    """Return the bytes of hex digits; white space may be anywhere. Raise ``ValueError`` that names the fault."""
+    digits = "".join(text.split())
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:
+        for place, digit in enumerate(digits):
+            if digit not in "0123456789abcdefABCDEF":
+                raise ValueError(f"not hex: {digit!r} at digit {place}") from None
+        raise ValueError(f"not hex: {len(digits)} digits, which is odd") from None
 
 
 def _dump_name(name: int | str) -> object:
@@ -97,8 +108,14 @@ NAMES: Final[Mapping[str, str]] = {
 """The keys of fields that have other names than these."""
 NAMES_0_0: Final = {"major": "version", "time_to_live_ns": "ttl_ns"}
 OF_EVERY_FRAME: Final = ("type", "stream_id", "ignore", "other_flags")
-PAYLOAD: Final = ("metadata", "data", "metadata_type", "metadata_mime", "data_mime")
-"""The keys of a payload, in their order."""
+PAYLOAD: Final[Mapping[str, str]] = {
+    "metadata": "bytes | None",
+    "data": "bytes",
+    "metadata_type": "int",
+    "metadata_mime": "str | int | None",
+    "data_mime": "str | int | None",
+}
+"""The keys of a payload with their types, in their order."""
 OPAQUE_BUT: Final = 1
 """The type of an EXT that is not opaque, in the extension draft."""
 
@@ -124,7 +141,7 @@ def _declared(frame: type[Frame]) -> Iterator[tuple[str, str]]:
     """Yield the attributes of a frame class and of its payload, with the types that their classes declare."""
     for field in attrs.fields(frame):
         if field.name == "payload":
-            yield from ((f"payload.{name}", Payload.__annotations__[name]) for name in PAYLOAD)
+            yield from ((f"payload.{name}", kind) for name, kind in PAYLOAD.items())
         else:
             yield field.name, str(field.type)
 

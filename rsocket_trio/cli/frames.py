@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import click
 
+from rsocket_trio.cli import interrupts
 from rsocket_trio.cli.data import stdin_lines
 from rsocket_trio.cli.exit_codes import FAILED
-from rsocket_trio.cli.frame_json import from_json, to_json
+from rsocket_trio.cli.frame_json import from_json, to_json, unhex
 from rsocket_trio.cli.help_page import Command, CommandGroup
-from rsocket_trio.cli.hex_lines import Answer, answer, error_at, object_lines, unhex
 from rsocket_trio.cli.options import FLAG, Row, add_rows
 from rsocket_trio.cli.options import dialect as dialect_name
+from rsocket_trio.cli.output import write_text
 from rsocket_trio.connection.protocols import SHORT, detect_protocol, name_of
-from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.rsocket.detection import Undecided
 from rsocket_trio.rsocket.dialect import DIALECTS, RSOCKET_1_0, Dialect, dialect_named
 
@@ -151,5 +152,45 @@ def detect_lines(lines: Iterable[str]) -> Iterator[Answer]:
             yield "unknown" if protocol is None or isinstance(protocol, Undecided) else name_of(protocol), True
 
 
-COMMANDS: Final = {"detect": detect}
-"""The commands of this module beside the one of its name."""
+# Answers of a line each
+
+
+Answer: TypeAlias = tuple[str, bool]
+"""A line of output, and whether it is a result (true) or an error (false)."""
+
+
+def answer(answers: Iterable[Answer]) -> int:
+    """Write every answer to stdout as it comes. Return the exit code: 1 if any line is an error."""
+    interrupts.work_begins()
+    exit_code = 0
+    for text, good in answers:
+        write_text(text)
+        if not good:
+            exit_code = FAILED
+    return exit_code
+
+
+def error_at(text: str, offset: int = 0) -> Answer:
+    """Return an error as JSON, with the offset of the byte at fault."""
+    return json.dumps({"error": text, "offset": offset}), False
+
+
+def object_lines(
+    lines: Iterable[str], convert: Callable[[dict[str, object]], str], fail: Callable[[str], Answer]
+) -> Iterator[Answer]:
+    """Convert JSON objects, one a line; blank lines are skipped. ``fail`` makes an answer of the text of an error.
+
+    ``convert`` may raise ``ValueError`` and ``LocalProtocolError``.
+    """
+    for line in filter(str.strip, lines):
+        try:
+            content = json.loads(line)
+            if not isinstance(content, dict):
+                raise ValueError(f"a JSON object expected, not {content!r:.80}")  # noqa: TRY004 - it is what came
+            yield convert(content), True
+        except RecursionError:
+            yield fail("not JSON: nested too deeply")
+        except json.JSONDecodeError as error:
+            yield fail(f"not JSON: {error}")
+        except (ValueError, LocalProtocolError) as error:
+            yield fail(str(error))

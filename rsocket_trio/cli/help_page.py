@@ -57,14 +57,8 @@ class CommandGroup(Command, click.Group):
         return super().resolve_command(ctx, args)
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that is most like ``word``, upper case or not; ``None`` if none is like it."""
+def with_hint(text: str, word: str, known: Iterable[str]) -> str:
+    """Return the text of an error about a wrong ``word``, with the known word that is like it, upper case or not."""
     by_lower_case = {name.lower(): name for name in known}
     matches = get_close_matches(word.lower(), by_lower_case, n=1)
-    return by_lower_case[matches[0]] if matches else None
-
-
-def with_hint(text: str, word: str, known: Iterable[str]) -> str:
-    """Return the text of an error about a wrong ``word``, with the known word that is like it, if there is one."""
-    name = nearest(word, known)
-    return text if name is None else f"{text}: did you mean '{name}'?"
+    return f"{text}: did you mean '{by_lower_case[matches[0]]}'?" if matches else text

@@ -1,8 +1,8 @@
-"""The commands ``request``, ``stream``, ``channel``, ``fnf``, ``push`` and ``ping``: a table, and what each does."""
+"""The commands ``request``, ``stream``, ``channel``, ``fnf``, ``push`` and ``ping``."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from functools import partial
 from statistics import median
@@ -26,12 +26,38 @@ ANSWER_TIMEOUT = 1.0
 """Seconds that a peer gets to answer a keepalive."""
 
 
+def of_requests(*examples: str, without: Collection[str] = ("first_opens",)) -> Callable[[Performer], click.Command]:
+    """Return the decorator of a function that makes the command of its name and help, with the options of requests."""
+
+    def decorate(perform: Performer) -> click.Command:
+        name = perform.__name__
+
+        @click.command(
+            name,
+            cls=Command,
+            help=perform.__doc__,
+            examples=[f"{name} tcp://127.0.0.1:7878 {words}" for words in examples],
+            codes=MEANINGS,
+        )
+        @click.argument("uri", type=uri)
+        @partial(our_options, without=without)
+        @click.pass_context
+        def run(ctx: click.Context, /, **parameters: Any) -> None:
+            ctx.exit(Ask(**parameters).run(perform, is_push=name == "push"))
+
+        return run
+
+    return decorate
+
+
+@of_requests("--route greet --data Ada", "--route whoami --auth-bearer TOKEN --json")
 async def request(connection: Connection, ask: Ask, output: Output) -> None:
     """Ask for one answer, and show it."""
     payload = Payload(await whole(ask.data), ask.content)
     await _write_item(connection, await connection.request_response(payload, route=ask.route), ask, output)
 
 
+@of_requests("--route prices --data ACME --take 10", "--route prices --json --limit-rate 16")
 async def stream(connection: Connection, ask: Ask, output: Output) -> None:
     """Ask for a stream, and show its items, one a line."""
     payload = Payload(await whole(ask.data), ask.content)
@@ -41,6 +67,7 @@ async def stream(connection: Connection, ask: Ask, output: Output) -> None:
         await _show(connection, items, ask, output)
 
 
+@of_requests("--route chat --data hello --data bye", "--route chat --data - < lines.txt", without=())
 async def channel(connection: Connection, ask: Ask, output: Output) -> None:
     """Send items and show those that come back, one a line."""
     async with aclosing(each(ask.data)) as payloads:
@@ -56,12 +83,14 @@ async def channel(connection: Connection, ask: Ask, output: Output) -> None:
                 nursery.cancel_scope.cancel()
 
 
+@of_requests("--route log --data 'it works'", without=ONE_WAY)
 async def fnf(connection: Connection, ask: Ask, output: Output) -> None:
     """Send a request that is never answered."""
     await connection.fire_and_forget(Payload(await whole(ask.data), ask.content), route=ask.route)
     await _hear_of_refusal(connection)
 
 
+@of_requests("--metadata reload", without=ONE_WAY)
 async def push(connection: Connection, ask: Ask, output: Output) -> None:
     """Send metadata that concerns the connection as a whole."""
     metadata = ask.content
@@ -129,26 +158,6 @@ async def _show(connection: Connection, items: Incoming, ask: Ask, output: Outpu
     return False
 
 
-def _command(perform: Performer, *examples: str, without: Collection[str] = ("first_opens",)) -> click.Command:
-    """Return the command that has the name and the help of a function, and the options of requests."""
-    name = perform.__name__
-
-    @click.command(
-        name,
-        cls=Command,
-        help=perform.__doc__,
-        examples=[f"{name} tcp://127.0.0.1:7878 {words}" for words in examples],
-        codes=MEANINGS,
-    )
-    @click.argument("uri", type=uri)
-    @partial(our_options, without=without)
-    @click.pass_context
-    def run(ctx: click.Context, /, **parameters: Any) -> None:
-        ctx.exit(Ask(**parameters).run(perform, is_push=perform is push))
-
-    return run
-
-
 # ping
 
 
@@ -212,16 +221,3 @@ def ping(ctx: click.Context, /, count: int, interval: float, timeout: float, **p
         await measure(connection, output, count, interval, timeout)
 
     ctx.exit(Ask(**parameters).run(show))
-
-
-COMMANDS: Final = {
-    "request": _command(request, "--route greet --data Ada", "--route whoami --auth-bearer TOKEN --json"),
-    "stream": _command(stream, "--route prices --data ACME --take 10", "--route prices --json --limit-rate 16"),
-    "channel": _command(
-        channel, "--route chat --data hello --data bye", "--route chat --data - < lines.txt", without=()
-    ),
-    "fnf": _command(fnf, "--route log --data 'it works'", without=ONE_WAY),
-    "push": _command(push, "--metadata reload", without=ONE_WAY),
-    "ping": ping,
-}
-"""The commands by their names."""

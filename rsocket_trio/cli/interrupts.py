@@ -9,10 +9,6 @@ import os
 import signal
 from types import FrameType
 
-TYPE_CHECKING = False  # as type checkers take it, for to import typing takes time
-if TYPE_CHECKING:
-    from typing import NoReturn
-
 INTERRUPTED = 128 + signal.SIGINT
 INTERRUPTED_TEXT = "rsocket-trio: interrupted"
 
@@ -32,7 +28,7 @@ def work_begins() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _end(number: int, frame: FrameType | None) -> NoReturn:
+def _end(number: int, frame: FrameType | None) -> None:
     """Say in one line that it was interrupted, and end the process."""
     try:
         os.write(2, INTERRUPTED_TEXT.encode() + b"\n")

@@ -135,6 +135,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 def make_load(options: Settings) -> int:
     """Make the load. Return the exit code. Raise ``Failure`` and ``ValueError``, before anything starts if possible."""
     from rsocket_trio.loadgen import LoadError, Plan, SlotsError, WorkerError
+    from rsocket_trio.loadgen.summary import table
 
     check_engine(options)
     plan = Plan(**terms_of(options))
@@ -147,7 +148,8 @@ def make_load(options: Settings) -> int:
     if summary.interrupted and not summary.measured and not options["as_json"]:
         complain(interrupts.INTERRUPTED_TEXT)
         return INTERRUPTED
-    show(summary, options)
+    per_second = not options["quiet"]
+    write_text(json.dumps(summary.to_dict()) if options["as_json"] else table(summary, per_second=per_second))
     if summary.interrupted:
         return INTERRUPTED
     if summary.lost is not None:
@@ -192,13 +194,6 @@ def failure_of(problem: str) -> Failure:
     if not isinstance(kind, type) or not issubclass(kind, Exception):
         return Failure(problem)
     return Failure(text, code_of(kind) or FAILED, name=public_name(kind))
-
-
-def show(summary: Summary, options: Settings) -> None:
-    """Print the results as the options ask for."""
-    from rsocket_trio.loadgen.summary import table
-
-    write_text(json.dumps(summary.to_dict()) if options["as_json"] else table(summary, per_second=not options["quiet"]))
 
 
 def terms_of(options: Settings) -> Settings:

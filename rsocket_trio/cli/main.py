@@ -23,7 +23,7 @@ MODULES = {
     "readers": "routes",
     "sources": "routes",
 }
-"""The modules of the other commands, where they stand in a table ``COMMANDS``."""
+"""The modules of the other commands, which have their names there."""
 
 
 class Commands(CommandGroup):
@@ -38,7 +38,7 @@ class Commands(CommandGroup):
         if name not in COMMANDS:
             return None
         module = import_module(f"{__package__}.{MODULES.get(name, name)}")
-        command: click.Command = module.COMMANDS[name] if name in MODULES else module.command
+        command: click.Command = getattr(module, name if name in MODULES else "command")
         return command
 
     def invoke(self, ctx: click.Context) -> object:

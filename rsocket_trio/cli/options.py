@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import attrs
 import click
 
-from rsocket_trio.cli.help_page import nearest
+from rsocket_trio.cli.help_page import with_hint
 from rsocket_trio.cli.output import show_log
 from rsocket_trio.client.options import DIALECT
 from rsocket_trio.connection.protocols import ALL, IN_SHORT, SHORT
@@ -32,9 +32,8 @@ def dialect(text: str) -> str:
     """Return the full name of a dialect, from its full or its short name."""
     name = SHORT.get(text, text)
     if name not in ALL:
-        meant = nearest(text, ALL)
-        hint = "" if meant is None else f"did you mean '{meant}'? "
-        raise click.BadParameter(f"{text!r}: {hint}the known ones are {', '.join(ALL)}, in short {IN_SHORT}")
+        known = f"{text!r}: the known ones are {', '.join(ALL)}, in short {IN_SHORT}"
+        raise click.BadParameter(with_hint(known, text, ALL))
     return name
 
 

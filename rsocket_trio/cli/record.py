@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import attrs
 import click
@@ -24,7 +24,7 @@ from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.interrupts import INTERRUPTED
 from rsocket_trio.cli.options import NUMBER, OF_ONE_RUN, SECONDS, Row, add_rows, our_options, uri
 from rsocket_trio.cli.serve import serve_until_stopped
-from rsocket_trio.client.reconnecting import BACKOFF, ReconnectingClient, ReconnectOptions
+from rsocket_trio.client.reconnecting import BACKOFF, ReconnectingClient
 from rsocket_trio.errors import GRACE_IS_OVER, RejectedResume, StreamError
 from rsocket_trio.replay import CorruptLog, Element, Log, Retention, add_source
 
@@ -174,8 +174,7 @@ async def record(
     async with log, trio.open_nursery() as nursery:
         task_status.started(await nursery.start(serve_source))
         recorder = StreamRecorder(log, request, ask, name, is_channel=is_channel)
-        terms = cast("ReconnectOptions", options)
-        async with connect_forever(uri, on_state=recorder.on_state, **terms) as client:
+        async with connect_forever(uri, on_state=recorder.on_state, **options) as client:
             await recorder.run(client)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import click
 import msgspec
@@ -190,10 +190,7 @@ def source_json(sources: list[Source]) -> dict[str, object]:
     """Return the sources by route, for JSON."""
     return {
         source.route: {
-            "partitions": {
-                str(partition): {"earliest": bounds.earliest, "latest": bounds.latest}
-                for partition, bounds in source.partitions.items()
-            },
+            "partitions": msgspec.to_builtins(source.partitions, str_keys=True),
             **({} if source.problem is None else {"problem": source.problem}),
         }
         for source in sources
@@ -245,7 +242,3 @@ def reader_lines(readers: dict[str, NamedReader]) -> list[str]:
             end = str(reader.ends.get(partition, "-"))
             rows.append((escaped_text(name), str(partition), end, str(behind), seen))
     return columns(rows, "<>>><")
-
-
-COMMANDS: Final = {"sources": sources, "readers": readers}
-"""The commands of this module beside the one of its name."""

@@ -14,7 +14,8 @@ import click
 import trio
 
 from rsocket_trio import Responder, ResumeOptions, serve
-from rsocket_trio.cli.connections import FORMATS, captured, tls_maker
+from rsocket_trio.capture.writers import FORMATS
+from rsocket_trio.cli.connections import captured, tls_maker
 from rsocket_trio.cli.exit_codes import ENDED, FAILED, MISUSED, Failure
 from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.interrupts import INTERRUPTED
@@ -68,7 +69,7 @@ ROWS = (
                      {"type": click.IntRange(min=1), "metavar": "N"}),
     Row("capture",   "--capture", "Record the frames of all connections in this directory.", {"metavar": "DIR"}),
     Row("capture_format", "--capture-format", "The format of the capture; parquet needs pyarrow.",
-                     {"type": click.Choice(FORMATS), "default": FORMATS[0], "show_default": True}),
+                     {"type": click.Choice([*FORMATS]), "default": "parquet", "show_default": True}),
     Row("log",       "--log", "Show log lines from this level on.",
                      {"type": click.Choice(LEVELS), "default": "warning"}),
     STACKTRACE,

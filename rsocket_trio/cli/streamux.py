@@ -7,20 +7,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import click
+import msgspec
 
 from rsocket_trio.cli.data import stdin_lines
 from rsocket_trio.cli.exit_codes import FAILED
+from rsocket_trio.cli.frame_json import unhex
+from rsocket_trio.cli.frames import Answer, answer, object_lines
 from rsocket_trio.cli.help_page import CommandGroup
-from rsocket_trio.cli.hex_lines import Answer, answer, object_lines, unhex
 from rsocket_trio.cli.options import checked
 from rsocket_trio.errors import NegotiationFailed
 from rsocket_trio.streamux.negotiation import Initialize, negotiate
 from rsocket_trio.streamux_magic import VERSION
 
-FLAGS: Final = ("qr", "qa")
 ABSENT: Final[Mapping[str, Any]] = {
     "version": VERSION,
-    **dict.fromkeys(FLAGS, False),
+    **dict.fromkeys(("qr", "qa"), False),
     **dict.fromkeys(("min_id", "max_id", "rec_id", "min_len", "max_len", "rec_len", "reserved"), 0),
 }
 """The keys of a message in JSON, as they are called in ``Initialize``, and the values of absent ones."""
@@ -104,16 +105,9 @@ def _offered(side: str, data: bytes) -> Initialize:
 
 def _message(content: Mapping[str, object]) -> Initialize:
     """Return the message that an object describes. Raise ``ValueError`` naming the key if it describes none."""
-    for key, number in content.items():
-        # A bool is an int, and 1.0 equals 1: the type decides.
-        is_int = isinstance(number, int)
-        if key in FLAGS and not (is_int and number in (0, 1)):
-            raise ValueError(f"{key}: true, false, 0 or 1 expected, not {number!r:.80}")
-        if key not in ABSENT:
-            raise ValueError(f"{key:.80}: an initialize message has no such field")
-        if key not in FLAGS and (not is_int or isinstance(number, bool)):
-            raise ValueError(f"{key}: a whole number expected, not {number!r:.80}")
-    return Initialize(**{**ABSENT, **content})
+    for key in content.keys() - ABSENT.keys():
+        raise ValueError(f"{key:.80}: an initialize message has no such field")
+    return msgspec.convert({**ABSENT, **content}, Initialize)
 
 
 def _error(text: str) -> Answer:

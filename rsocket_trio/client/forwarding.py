@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-import attrs
 import trio
 
 from rsocket_trio import errors
 from rsocket_trio.connection.connection import Connection, Requester, answered, current_connection
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.handler_tasks import RelayedResponse
-from rsocket_trio.connection.hooks import current_call_variable
 from rsocket_trio.connection.request_queue import routed
 from rsocket_trio.connection.streams import Channel, Incoming, Outgoing
 from rsocket_trio.errors import ApplicationError, Rejected, RSocketError
 from rsocket_trio.forms import checked
-from rsocket_trio.metadata.composite import Entry, decode_composite, encode_composite
-from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA, mime_name
+from rsocket_trio.metadata.composite import converted
+from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.session import Session
-from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_RESPONSE, Interaction, StreamState
+from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, REQUEST_RESPONSE, Interaction, StreamState
 from rsocket_trio.payload import Payload
 from rsocket_trio.responder import Responder
-from rsocket_trio.services.calls.context import Call
-from rsocket_trio.terms import Setup
 from rsocket_trio.tools.exception_groups import only_leaf
 
 Far: TypeAlias = Requester[Any, Any, Any]
 """A connection, or the client of ``connect_forever`` or ``open_pool``."""
-MAX_OWED_ITEMS = 4096
+MAX_OWED_ITEMS: Final = 4096
 """Items that the far side may owe at a time, whatever its client grants: what that does not read waits here."""
 
 
@@ -47,20 +43,15 @@ def forwarding(connection: Far, *, route: str | None = None, credentials: bool =
     if not isinstance(connection, Requester):
         raise TypeError(f"forwarding takes a connection or a pool, not {type(connection).__name__}")
     responder = Responder()
-    forwarder = Forwarder(connection, credentials)
-    responder._setup_checks = (forwarder.check_setup,)
-    responder._last_pushes = (checked("metadata_push", forwarder.push),)
+    responder._setup_checks = (lambda setup, near: check_data(near, connection._usable(), errors.RejectedSetup),)
+    responder._last_pushes = (checked("metadata_push", partial(push, connection)),)
+    forms: Any = {REQUEST_RESPONSE: ask, FIRE_AND_FORGET: ask, REQUEST_CHANNEL: channel}
     for registered, to in (("**", None), (None, route)):
         # A channel's client may send what the far side asks for, and nothing before.
-        terms: Any = {"route": registered, "credit": 0, "refill": False, "relay": partial(forwarder.relay, to)}
-        for interaction, function in (
-            (Interaction.REQUEST_RESPONSE, partial(forwarder.ask, connection.request_response, to)),
-            (Interaction.FIRE_AND_FORGET, partial(forwarder.ask, connection.fire_and_forget, to)),
-            (Interaction.REQUEST_STREAM, partial(forwarder.stream, connection.request_stream, to)),
-            (Interaction.REQUEST_SUBSCRIPTION, partial(forwarder.stream, connection.request_subscription, to)),
-            (Interaction.REQUEST_CHANNEL, partial(forwarder.channel, to)),
-        ):
-            responder._decorator(interaction, **terms)(function)
+        terms: Any = {"route": registered, "credit": 0, "refill": False, "relay": partial(relay, connection, to)}
+        for interaction in Interaction:
+            handler = partial(forms.get(interaction, stream), connection, getattr(connection, interaction), to)
+            responder._decorator(interaction, credentials=credentials, **terms)(handler)
     return responder
 
 
@@ -84,127 +75,84 @@ def translated_errors() -> Iterator[None]:
         raise
 
 
-@attrs.frozen(eq=False)
-class Forwarder:
-    """Asks the far side of ``requester``; ``credentials`` pass in any case.
-
-    ``route`` is that of requests which have none.
-    """
-
-    requester: Far
-    credentials: bool
-
-    def relay(self, route: str | None, port: Engine, stream: StreamState, request: Payload) -> bool:
-        """Send a request of one answer, or of none, at once. Return False if that takes a task."""
-        engine, interaction = self.requester._usable(), stream.interaction
-        if (
-            engine is None
-            or engine is port
-            or not engine.plain_requests
-            or interaction not in (REQUEST_RESPONSE, FIRE_AND_FORGET)
-            or self.credentials
-            or has_odd_answers(port.connection, engine.session)
-        ):
-            return False
-        try:
-            request = routed(engine, self._far_request(request, port.connection, engine), route)
-            far = engine.request_queue.at_once(interaction, request, None, ())
-        except (RSocketError, ValueError):
-            return False  # the task says why
-        if far is not None and interaction is REQUEST_RESPONSE:
-            RelayedResponse(port, stream, engine, far, partial(self._finish, engine, request))
-        return far is not None
-
-    async def _finish(self, engine: Engine, request: Payload, result: Payload | RSocketError) -> Payload:
-        """Return an answer over ``engine``, or over another one for an error of a request that was not processed."""
-        if isinstance(result, Payload):
-            return result
-        with translated_errors():
-            following = await self.requester._next_engine(result, [engine])
-            if following is None:
-                raise result
-            return checked_answer(await self.requester._sent(answered, following, (), None, request, [engine]))
-
-    async def ask(self, send: Any, route: str | None, request: Payload) -> Payload | None:
-        """Return the answer of the far side, if there is to be one."""
-        with translated_errors():
-            answer = await send(self._request_from_here(request), route=route)
-            return None if answer is None else checked_answer(answer)
-
-    async def push(self, metadata: bytes) -> None:
-        """Send metadata that the client pushed."""
-        with translated_errors():
-            await self.requester.metadata_push(metadata)
-
-    async def stream(self, opening: Any, route: str | None, request: Payload, out: Outgoing) -> None:
-        """Send the items of the far side, as many as the client grants."""
-        owed = min(await out.wait_room(), MAX_OWED_ITEMS)
-        with translated_errors():
-            far_request = self._request_from_here(request)
-            async with opening(far_request, route=route, initial_request_n=owed, refill=False) as items:
-                await pass_on(items, out, owed)
-
-    async def channel(self, route: str | None, near: Channel) -> None:
-        """Pass items on in both directions, each half until its end."""
-        owed = min(await near.wait_room(), MAX_OWED_ITEMS)
-        with translated_errors():
-            request = self._request_from_here(near.request)
-            opening = self.requester.request_channel(request, route=route, initial_request_n=owed, refill=False)
-            async with opening as far, trio.open_nursery() as nursery:
-                nursery.start_soon(pass_upstream, near, far)
-                await pass_on(far, near, owed)
-                await near.send_eof()
-
-    # What differs between the two connections
-
-    def check_setup(self, setup: Setup, near: Connection) -> None:
-        """Raise ``RejectedSetup`` for a client whose data the far side would misread."""
-        refusal = misread_data(near, self.requester._usable())
-        if refusal:
-            raise errors.RejectedSetup(refusal)
-
-    def _request_from_here(self, request: Payload) -> Payload:
-        return self._far_request(request, current_connection(), self.requester._usable())
-
-    def _far_request(self, request: Payload, near: Connection, engine: Engine | None) -> Payload:
-        """Return a request as the far side gets it. Raise ``Rejected`` for metadata that it has no place for."""
-        refusal = misread_data(near, engine)
-        if refusal:
-            raise Rejected(refusal)  # the far side was not there yet when the client came
-        metadata, mime = request.metadata, request.metadata_mime or near.setup.metadata_mime
-        if self.credentials and mime == COMPOSITE_METADATA and near._engine.responder._authenticator is not None:
-            # The responder that takes them has left them out. A request without any may have no call.
-            call = current_call_variable.get(None)
-            kept = [entry for entry in call.entries if entry.mime == AUTHENTICATION] if isinstance(call, Call) else []
-            metadata = (metadata or b"") + encode_composite(kept) or None
-        if engine is not None and metadata and mime != engine.connection.setup.metadata_mime:
-            metadata = converted_metadata(metadata, mime, engine.connection.setup.metadata_mime)
-        if metadata is request.metadata:
-            return request
-        return Payload(request.data, metadata, metadata_type=request.metadata_type, data_mime=request.data_mime)
+def relay(far: Far, route: str | None, port: Engine, stream: StreamState, request: Payload) -> bool:
+    """Send a request of one answer, or of none, at once. Return False if that takes a task."""
+    engine, interaction = far._usable(), stream.interaction
+    if interaction not in (REQUEST_RESPONSE, FIRE_AND_FORGET) or engine is None or engine is port:
+        return False
+    if not engine.plain_requests or has_odd_answers(port.connection, engine.session):
+        return False
+    try:
+        request = routed(engine, far_request(request, port.connection, engine), route)
+        asked = engine.request_queue.at_once(interaction, request, None, ())
+    except (RSocketError, ValueError):
+        return False  # the task says why
+    if asked is not None and interaction is REQUEST_RESPONSE:
+        RelayedResponse(port, stream, engine, asked, partial(finish, far, engine, request))
+    return asked is not None
 
 
-def misread_data(near: Connection, engine: Engine | None) -> str:
-    """Return why the far side would take a client's data for another type, or ``""``."""
+async def finish(far: Far, engine: Engine, request: Payload, result: Payload | RSocketError) -> Payload:
+    """Return an answer over ``engine``, or over another one for an error of a request that was not processed."""
+    if isinstance(result, Payload):
+        return result
+    with translated_errors():
+        following = await far._next_engine(result, [engine])
+        if following is None:
+            raise result
+        return checked_answer(await far._sent(answered, following, (), None, request, [engine]))
+
+
+async def ask(far: Far, send: Callable[..., Any], route: str | None, request: Payload) -> Payload | None:
+    """Return the answer of the far side, if there is to be one."""
+    with translated_errors():
+        answer = await send(far_request(request, current_connection(), far._usable()), route=route)
+        return None if answer is None else checked_answer(answer)
+
+
+async def push(far: Far, metadata: bytes) -> None:
+    """Send metadata that the client pushed."""
+    with translated_errors():
+        await far.metadata_push(metadata)
+
+
+async def stream(far: Far, opening: Callable[..., Any], route: str | None, request: Payload, out: Outgoing) -> None:
+    """Send the items of the far side, as many as the client grants."""
+    owed = min(await out.wait_room(), MAX_OWED_ITEMS)
+    with translated_errors():
+        request = far_request(request, current_connection(), far._usable())
+        async with opening(request, route=route, initial_request_n=owed, refill=False) as items:
+            await pass_on(items, out, owed)
+
+
+async def channel(far: Far, opening: Callable[..., Any], route: str | None, near: Channel) -> None:
+    """Pass items on in both directions, each half until its end."""
+    owed = min(await near.wait_room(), MAX_OWED_ITEMS)
+    with translated_errors():
+        request = far_request(near.request, current_connection(), far._usable())
+        opened = opening(request, route=route, initial_request_n=owed, refill=False)
+        async with opened as items, trio.open_nursery() as nursery:
+            nursery.start_soon(pass_on, near, items, 0)
+            await pass_on(items, near, owed)
+
+
+def check_data(near: Connection, engine: Engine | None, refusal: type[RSocketError]) -> None:
+    """Raise ``refusal`` for a client whose data the far side would take for another type."""
     data_mime = near.setup.data_mime
-    if engine is None or not data_mime or near._engine.session.dialect.mime_fields:
-        return ""
-    far_mime = engine.connection.setup.data_mime
-    if mime_name(data_mime) == mime_name(far_mime):
-        return ""
-    return f"data of type {data_mime!r}: what is behind this server has {far_mime!r}"
+    if engine is not None and data_mime and not near._engine.session.dialect.mime_fields:
+        far_mime = engine.connection.setup.data_mime
+        if mime_name(data_mime) != mime_name(far_mime):
+            raise refusal(f"data of type {data_mime!r}: what is behind this server has {far_mime!r}")
 
 
-def converted_metadata(metadata: bytes, mime: str | int, far_mime: str | int) -> bytes | None:
-    """Return metadata of one MIME type as that of another. Raise ``Rejected`` if this can't hold it."""
-    entries = decode_composite(metadata) if mime == COMPOSITE_METADATA else [Entry(mime_name(mime), metadata)]
-    if far_mime == COMPOSITE_METADATA:
-        return encode_composite(entries)
-    for number, entry in enumerate(entries):
-        if number or entry.mime != far_mime:
-            taken = f"only {far_mime!r}" if far_mime else "no metadata"
-            raise Rejected(f"metadata of type {entry.mime!r}: what is behind this server takes {taken}")
-    return entries[0].content if entries else None
+def far_request(request: Payload, near: Connection, engine: Engine | None) -> Payload:
+    """Return a request as the far side gets it. Raise ``ValueError`` for metadata that it has no place for."""
+    check_data(near, engine, Rejected)  # the far side may not have been there when the client came
+    mime = request.metadata_mime or near.setup.metadata_mime
+    if engine is None or not request.metadata or mime == engine.connection.setup.metadata_mime:
+        return request
+    metadata = converted(request.metadata, mime, engine.connection.setup.metadata_mime)
+    return Payload(request.data, metadata, metadata_type=request.metadata_type, data_mime=request.data_mime)
 
 
 def has_odd_answers(near: Connection, session: Session) -> bool:
@@ -215,22 +163,16 @@ def has_odd_answers(near: Connection, session: Session) -> bool:
 def checked_answer(payload: Payload) -> Payload:
     """Return an answer as its client gets it. Raise ``ApplicationError`` for what its dialect can't carry."""
     near = current_connection()
-    dialect = near._engine.session.dialect
-    has_types = payload.data_mime is not None or payload.metadata_mime is not None
-    if (
-        (payload.metadata is not None and not near.setup.metadata_mime)
-        or (has_types and not dialect.mime_fields)
-        or (payload.metadata_type and not dialect.metadata_types)
-    ):
-        raise ApplicationError(f"the answer has metadata, or a type of its own, and {near.dialect} has no such thing")
+    missing = near._engine.session.dialect.lacks(payload)
+    if payload.metadata is not None and not near.setup.metadata_mime:
+        missing = "metadata"
+    if missing:
+        raise ApplicationError(f"the answer can't be passed on: {near.dialect} has no {missing}")
     return payload
 
 
-async def pass_on(source: Incoming, sink: Outgoing | Channel, owed: int, scope: trio.CancelScope | None = None) -> None:
-    """Send the items of ``source``, which owes ``owed``, to ``sink``, and ask for what that grants.
-
-    ``scope`` is cancelled once ``sink`` wants no more.
-    """
+async def pass_on(source: Incoming, sink: Outgoing | Channel, owed: int) -> None:
+    """Send the items of ``source``, which owes ``owed``, to ``sink``, and ask for what that grants."""
     is_odd = has_odd_answers(current_connection(), source._port.session)
 
     def grant() -> None:
@@ -239,8 +181,8 @@ async def pass_on(source: Incoming, sink: Outgoing | Channel, owed: int, scope: 
         if more > 0:
             owed += more
             source.request_n(more)
-        if scope is not None and isinstance(sink, Channel) and not sink._is_sending:
-            scope.cancel()
+        if isinstance(source, Channel) and isinstance(sink, Channel) and not sink._is_sending:
+            source._stop_receiving()
 
     # Called by the receive task as credit comes, without a task of its own for each stream.
     sink._watch_credit(grant)
@@ -249,12 +191,5 @@ async def pass_on(source: Incoming, sink: Outgoing | Channel, owed: int, scope: 
         await sink.send_many(map(checked_answer, batch) if is_odd else batch)
         owed -= len(batch)
         grant()
-
-
-async def pass_upstream(near: Channel, far: Channel) -> None:
-    """Pass on what the client of a channel sends, until it has completed or the far side wants no more."""
-    with trio.CancelScope() as scope:
-        await pass_on(near, far, 0, scope)
-        await far.send_eof()
-    if scope.cancelled_caught:
-        near._stop_receiving()
+    if isinstance(sink, Channel):
+        await sink.send_eof()

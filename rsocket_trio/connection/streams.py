@@ -443,8 +443,11 @@ class Channel(Sending, Incoming):
         return bool(self._opened()[0].open & SENDING)
 
     def _stop_receiving(self) -> None:
-        """Cancel the peer's half: it learns that no more items are wanted. Sending goes on."""
-        self._port.cancel_stream(self._opened()[0])
+        """Cancel the peer's half, unless it has ended: it learns that no more items are wanted. Sending goes on."""
+        stream, inbox = self._opened()
+        if stream.open & RECEIVING:
+            self._port.cancel_stream(stream)
+            inbox.end(None)
 
     def _ends_with(self, stream: StreamState, clean: bool) -> bool:
         return not stream.open or (clean and stream.open == SENDING)

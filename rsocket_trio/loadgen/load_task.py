@@ -34,7 +34,7 @@ BURST = 64
 WAITING = 500_000
 """Requests of a task that wait for a place, at most: those beyond are dropped at once."""
 BACKOFF = Backoff(first_delay=0.1, longest_delay=2.0)
-FORESEEN = (RSocketError, trio.TooSlowError, ValueError)
+FORESEEN = (RSocketError, trio.TooSlowError, ValueError, OSError)
 """Errors that prevent a load and that the user can fix."""
 
 Ready = Callable[[str], Awaitable[tuple[str, float]]]
@@ -121,8 +121,8 @@ async def connected(plan: Plan, options: ReconnectOptions, stack: AsyncExitStack
 
 
 def described(error: Exception) -> str:
-    """Return an error as a line, with the name of its class unless it is a ``ValueError``."""
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    """Return an error as a line, with the name of its class unless it is of a wrong argument or file."""
+    return str(error) if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {error}"
 
 
 def arrivals(part: Part) -> Iterator[float]:

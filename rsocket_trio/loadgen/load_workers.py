@@ -49,10 +49,10 @@ async def run_workers(plan: Plan, *, stop: trio.Event | None = None) -> Summary:
     ``plan.tasks`` is the number of processes. No Spark is needed. Setting ``stop`` ends the load in order: the summary
     covers the time up to then.
 
-    Raise ``ValueError`` for files of certificates that can't be used, ``LoadError`` if a worker fails to begin, so that
+    Raise ``OSError`` for files of certificates that can't be used, ``LoadError`` if a worker fails to begin, so that
     none does, ``WorkerError`` if one dies on the way.
     """
-    plan._ssl_context()  # before anything is started
+    plan._connection_options()  # before anything is started
     with tempfile.TemporaryDirectory() as folder:
         return await Crew(plan, f"unix://{folder}/load", trio.Event() if stop is None else stop).run()
 

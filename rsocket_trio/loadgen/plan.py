@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -13,6 +12,7 @@ from rsocket_trio.connection.connection import INITIAL_REQUEST_N
 from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.terms import MAX_REQUESTS
 from rsocket_trio.transports.schemes import parse_uri
+from rsocket_trio.transports.sockets import client_context
 from rsocket_trio.values import Unsaid, between
 
 if TYPE_CHECKING:
@@ -110,21 +110,6 @@ class Plan:
         return self.credit if needed is None or not isinstance(self.credit, Unsaid) else needed
 
     def _connection_options(self) -> ReconnectOptions:
-        """Return the options of ``open_connection``. Raise ``ValueError`` for unusable files."""
-        return {**self.connection, "connect_timeout": self.connect_timeout, "ssl_context": self._ssl_context()}
-
-    def _ssl_context(self) -> ssl.SSLContext | None:
-        if not (self.trust or self.cert or self.untrusted):
-            return None
-        file = self.trust
-        try:
-            context = ssl.create_default_context(cafile=self.trust)
-            file = self.cert
-            if self.cert is not None:
-                context.load_cert_chain(self.cert, self.key)
-        except OSError as error:
-            raise ValueError(f"cannot use the certificates of {file}: {error.strerror or 'no PEM file'}") from None
-        if self.untrusted:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+        """Return the options of ``open_connection``. Raise ``OSError`` for unusable files."""
+        context = client_context(self.trust, self.cert, self.key, untrusted=self.untrusted)
+        return {**self.connection, "connect_timeout": self.connect_timeout, "ssl_context": context}

@@ -10,7 +10,15 @@ from typing import TypeAlias
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.masking import may_hold_credentials, shown_size
-from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA, DEFAULT_LIMIT, IDS, decode_mime, encode_mime
+from rsocket_trio.metadata.mime import (
+    AUTHENTICATION,
+    COMPOSITE_METADATA,
+    DEFAULT_LIMIT,
+    IDS,
+    decode_mime,
+    encode_mime,
+    mime_name,
+)
 from rsocket_trio.payload import BytesLike, as_bytes
 from rsocket_trio.values import value
 
@@ -115,3 +123,18 @@ def encode_composite(entries: Iterable[Entry]) -> bytes:
             raise ValueError(f"metadata entry of {length} bytes, limit {LONGEST_CONTENT}")
         parts += (encode_mime(entry.mime), length.to_bytes(_LENGTH_SIZE, "big"), entry.content)
     return b"".join(parts)
+
+
+def converted(metadata: bytes, mime: str | int, to_mime: str | int) -> bytes | None:
+    """Return metadata of one MIME type as that of another, for which one entry is a composite of one.
+
+    Raise ``ValueError`` for entries that the other type has no place for.
+    """
+    entries = decode_composite(metadata) if mime == COMPOSITE_METADATA else [Entry(mime_name(mime), metadata)]
+    if to_mime == COMPOSITE_METADATA:
+        return encode_composite(entries)
+    for number, entry in enumerate(entries):
+        if number or entry.mime != to_mime:
+            taken = f"only {to_mime!r} is taken" if to_mime else "no metadata is taken"
+            raise ValueError(f"metadata of type {entry.mime!r}: {taken}")
+    return entries[0].content if entries else None

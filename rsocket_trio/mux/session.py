@@ -51,6 +51,13 @@ class Capabilities:
     routes: bool = True
     """Requests may have routes."""
 
+    def lacks(self, payload: Payload) -> str:
+        """Return what a payload has and the dialect has no place for, or ``""``."""
+        if payload.metadata_type and not self.metadata_types:
+            return "metadata types"
+        has_types = payload.data_mime is not None or payload.metadata_mime is not None
+        return "MIME types of single payloads" if has_types and not self.mime_fields else ""
+
 
 class StreamCommands(ABC, Generic[StreamT]):
     """Commands that send on streams. Nothing waits; all is put into the outbox.

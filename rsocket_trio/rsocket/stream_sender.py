@@ -296,11 +296,8 @@ class StreamSender(StreamCommands[Stream]):
 
     def _check_extras(self, payload: Payload) -> None:
         """Raise ``Unsupported`` for payload types that the dialect can't express, before anything is sent."""
-        dialect = self._dialect
-        if payload.metadata_type and not dialect.metadata_types:
-            raise Unsupported(f"{dialect.name} has no metadata types")
-        if not dialect.mime_fields and (payload.data_mime is not None or payload.metadata_mime is not None):
-            raise Unsupported(f"{dialect.name} has no MIME types of single payloads")
+        if missing := self._dialect.lacks(payload):
+            raise Unsupported(f"{self._dialect.name} has no {missing}")
 
     def send_item(self, stream: Stream, payload: Payload, *, complete: bool = False) -> None:
         if not stream.open & SENDING:

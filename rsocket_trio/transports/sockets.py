@@ -383,3 +383,42 @@ def tls_stream(
         return trio.SSLStream(stream, context, server_hostname=host, server_side=host is None, https_compatible=True)
     finally:
         context.sslobject_class = kept
+
+
+# The contexts of PEM files
+
+
+def client_context(
+    trust: str | None, cert: str | None, key: str | None, *, untrusted: bool = False
+) -> ssl.SSLContext | None:
+    """Return the TLS context of a client, or ``None`` for the system's default. Raise ``OSError`` naming the files."""
+    if not (trust or cert or untrusted):
+        return None
+    context = _context(ssl.Purpose.SERVER_AUTH, trust, cert, key)
+    if untrusted:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def server_context(cert: str, key: str | None, client_ca: str | None) -> ssl.SSLContext:
+    """Return the TLS context of a server. With ``client_ca``, clients must show a certificate of these authorities.
+
+    Raise ``OSError`` naming the files.
+    """
+    context = _context(ssl.Purpose.CLIENT_AUTH, client_ca, cert, key)
+    if client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _context(purpose: ssl.Purpose, authorities: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(purpose, cafile=authorities)
+        if cert is not None:
+            context.load_cert_chain(cert, key)
+    except OSError as error:
+        why = (error.reason or "no PEM file") if isinstance(error, ssl.SSLError) else error.strerror or str(error)
+        files = " and ".join(filter(None, (authorities, cert, key)))
+        raise OSError(f"cannot use the certificates and keys of {files}: {why.lower().replace('_', ' ')}") from error
+    return context

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from rsocket_trio.analytics.local_spark import SparkEngine, spark_engine
 from rsocket_trio.analytics.views import Answer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def opened_in_spark(spark: SparkSession, directory: Path) -> Iterator[SparkEngine]:
+    """An engine in the session of the tests, which keeps nothing of the capture afterwards."""
+    try:
+        yield spark_engine(spark, directory)
+    finally:
+        spark.catalog.clearCache()
 
 
 def rows(answer: Answer, *columns: str, **where: object) -> list[tuple[Any, ...]]:

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from qa.synthetic import write_capture
-from rsocket_trio.analytics.local_spark import spark_engine
 from rsocket_trio.analytics.sql import OTHER_PEERS, OTHER_ROUTES
-from rsocket_trio.analytics.views import REPORT_TABLES, QueryEngine, open_duckdb
+from rsocket_trio.analytics.views import REPORT_TABLES, open_duckdb
 from tests.analytics.handwritten import MINUTE
-from tests.analytics.reading import exactly, rows
-from tests.analytics.writing import Cells, connection, frame, interaction, write_jsonl, write_parquet
+from tests.analytics.reading import exactly, opened_in_spark, rows
+from tests.analytics.writing import Cells, connection, frame, interaction, write_parquet
 from tests.each_row import ALL_CASES, whole
 from tests.rows import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Open: TypeAlias = Callable[..., AbstractContextManager[QueryEngine]]
+Open: TypeAlias = Callable[..., AbstractContextManager[Any]]
 MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = 1_000_000
 TRACE = bytes(range(16))
@@ -37,7 +36,7 @@ def opened(request: pytest.FixtureRequest) -> Open:
     """Opens a capture in one engine, and in the other where all is played."""
     if request.param == "duckdb":
         return open_duckdb
-    return partial(spark_engine, request.getfixturevalue("spark"))
+    return partial(opened_in_spark, request.getfixturevalue("spark"))
 
 
 def load(begins: int, rate: int, seconds: float, takes: int = 3_000) -> list[Cells]:
@@ -80,20 +79,6 @@ def test_a_constant_load_is_level_in_whole_cells(opened: Open, tmp_path: Path) -
     assert sorted(by_cell) == [MIDNIGHT + timedelta(seconds=90 + n) for n in range(LASTS - 1)]
     assert set(by_cell.values()) == {float(RATE)}
     assert {rate for (rate,) in rows(rated, "per_second", cut=False)} == {RATE / 2}
-
-
-def test_frames_alone_are_paired_and_tell_the_same(opened: Open, tmp_path: Path) -> None:
-    made = load(MINUTE + 30_500_000, 40, 12)
-
-    with opened(write_jsonl(tmp_path, {"frames": frames_of(made)}), paired=False) as engine:
-        answers = {name: engine.ask(name) for name in ("red", "slow_requests", "connection_timeline")}
-
-    whole_cells = Counter(t_from for (t_from,) in rows(answers["red"], "t_from", per_second=20.0, cut=False))
-    assert set(whole_cells.values()) == {2}
-    assert len(whole_cells) == 11
-    assert sum(requests for (requests,) in rows(answers["red"], "requests")) == len(made)
-    assert {us for (us,) in rows(answers["slow_requests"], "total_us")} == {3_000}
-    assert rows(answers["connection_timeline"], "peer", "close_reason") == [("192.0.2.1:7", "unknown")]
 
 
 def test_routes_and_peers_beyond_the_busiest_share_a_name(opened: Open, tmp_path: Path) -> None:
@@ -154,7 +139,7 @@ def test_both_engines_answer_alike(spark: SparkSession, tmp_path: Path) -> None:
     write_capture(tmp_path, 4000)
     views = [asked.view for asked in REPORT_TABLES] if ALL_CASES else FIVE
 
-    with open_duckdb(tmp_path) as ours, spark_engine(spark, tmp_path) as theirs, Rows() as row:
+    with open_duckdb(tmp_path) as ours, opened_in_spark(spark, tmp_path) as theirs, Rows() as row:
         for view in views:
             with row(view):
                 answer = ours.ask(view)

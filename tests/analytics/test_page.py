@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rsocket_trio import analytics
-from rsocket_trio.analytics.local_spark import spark_engine
 from rsocket_trio.analytics.views import QUERIES, VIEWS
 from rsocket_trio.cli.analyze import command as analyze
 from tests.analytics.handwritten import TABLES_BY_HAND
+from tests.analytics.reading import opened_in_spark
 from tests.analytics.writing import write_parquet
 from tests.blocks import blocks, page, snippets
 from tests.each_row import ALL_CASES
@@ -58,7 +58,7 @@ def test_every_option_is_on_the_page() -> None:
 def test_the_sql_of_the_page_runs_in_both_engines(spark: SparkSession, by_hand: Path) -> None:
     import duckdb  # where it is used: at its interpreter's end it complains of what pytest still holds
 
-    with duckdb.connect() as connection, spark_engine(spark, by_hand) as engine:
+    with duckdb.connect() as connection, opened_in_spark(spark, by_hand) as engine:
         analytics.create_duckdb_views(connection, by_hand)
         if ALL_CASES:
             analytics.create_views(spark, by_hand)

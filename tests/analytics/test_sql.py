@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-from rsocket_trio.analytics.pairing import PAIRED
 from rsocket_trio.analytics.sql import IN_SPARK, TYPES, for_spark, reads_of, spark_type
 from rsocket_trio.analytics.views import QUERIES, SIDES
 from rsocket_trio.capture.schema import TABLES
 
-ALL = [*QUERIES.values(), *PAIRED.values()]
+ALL = [*QUERIES.values()]
 
 
 def test_no_function_of_duckdb_is_left_in_a_translation() -> None:

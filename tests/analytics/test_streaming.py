@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HOUR = 60 * MINUTE
 PIECES = 2
 
-TABLES_OF_FRAMES = ("connection_seconds", "error_minutes", "frame_sizes", "stream_rate")
+TABLES_OF_FRAMES = ("connection_seconds", "error_minutes", "frame_sizes")
 
 
 @pytest.fixture(scope="module")

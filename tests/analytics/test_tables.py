@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,11 +11,9 @@ import pytest
 
 from rsocket_trio import analytics
 from rsocket_trio.analytics import CaptureTables, read_capture
-from rsocket_trio.analytics.local_spark import spark_engine
 from rsocket_trio.analytics.views import Answer
 from tests.analytics.conftest import Reported
-from tests.analytics.handwritten import HOSTILE
-from tests.analytics.reading import exactly, rows
+from tests.analytics.reading import exactly, opened_in_spark, rows
 from tests.rows import Rows
 
 if TYPE_CHECKING:
@@ -52,20 +49,6 @@ def test_red_counts_requests_and_errors_and_knows_percentiles(told: Mapping[str,
         (at(1), "requester", WATCH, 1, 0, 1, 1002, 1002, 8016, 8016),
     ]
     assert rows(told["red"], "t_to", "per_second", "error_share", route="find", t_from=at(1)) == [(at(2), 2.0, 0.0)]
-
-
-def test_the_heatmap_has_four_buckets_to_the_octave(told: Mapping[str, Answer]) -> None:
-    where = {"route": "find", "role": "requester", "metric": "total"}
-
-    found = rows(told["latency_heatmap"], "t_from", "bucket", "n", **where)
-
-    assert found == [
-        (at(seconds), math.floor(4 * math.log2(us)), 1)
-        for seconds, us in ((0, 500), (0, 1000), (1, 2000), (1, 4000), (60, 300))
-    ]
-    assert rows(told["latency_heatmap"], "from_us", "to_us", bucket=39, **where) == [
-        (pytest.approx(861.08, abs=0.01), 1024)
-    ]
 
 
 def test_stalls_are_a_share_of_the_time_of_streams_with_credit(told: Mapping[str, Answer]) -> None:
@@ -127,20 +110,13 @@ def test_the_timeline_knows_gaps_round_trips_and_ends(told: Mapping[str, Answer]
     ]
 
 
-def test_fan_in_ranks_connections_and_routes_by_frames(told: Mapping[str, Answer]) -> None:
-    assert rows(told["fan_in"], "kind", "place", "name", "frames", "share") == [
-        ("connection", 1, "c1", 19, 1.0),
-        ("route", 1, "watch", 10, 10 / 17),
-        ("route", 2, "find", 6, 6 / 17),
-        ("route", 3, HOSTILE, 1, 1 / 17),
-    ]
-
-
-def test_overhead_is_what_is_neither_data_nor_metadata(told: Mapping[str, Answer]) -> None:
+def test_overhead_is_what_is_neither_data_nor_metadata(told: Mapping[str, Answer], by_hand: Path) -> None:
     columns = ("frames", "bytes", "overhead_bytes", "overhead_percent", "payloads", "fragmented", "pieces")
 
     assert rows(told["fragmentation"], *columns, frame_name="PAYLOAD") == [(7, 2042, 42, 4200 / 2042, 6, 1, 2)]
-    assert rows(told["frame_sizes"], "bucket", "n", frame_name="PAYLOAD") == [(2, 1), (6, 3), (7, 1), (8, 1), (9, 1)]
+    with analytics.open_duckdb(by_hand) as engine:
+        sizes = rows(engine.ask("frame_sizes"), "bucket", "n", frame_name="PAYLOAD")
+    assert sizes == [(2, 1), (6, 3), (7, 1), (8, 1), (9, 1)]
 
 
 def test_two_sides_of_a_stream_tell_service_from_network(told: Mapping[str, Answer]) -> None:
@@ -163,7 +139,7 @@ def test_spark_gives_the_same_answers_to_the_same_text(
     told: Mapping[str, Answer], reported: Reported, spark: SparkSession, by_hand: Path
 ) -> None:
     """Those that the report asked for, and the others."""
-    with spark_engine(spark, by_hand) as engine, Rows() as row:
+    with opened_in_spark(spark, by_hand) as engine, Rows() as row:
         for view, answer in told.items():
             with row(view):
                 assert exactly(reported.answers.get(view) or engine.ask(view)) == exactly(answer)

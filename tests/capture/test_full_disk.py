@@ -33,7 +33,7 @@ async def main(directory, format, limit):
                 # As fast as the capture looks, so that it drops nothing for another reason.
                 for _ in range(1000):
                     await connection.request_response(b"x")
-                while capture._buffer.frames and capture.error is None:
+                while len(capture._buffer) and capture.error is None:
                     await trio.sleep(0.001)
             for _ in range(100):
                 await connection.request_response(b"the server goes on")

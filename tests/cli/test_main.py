@@ -78,7 +78,7 @@ WRONG = [
     ("Request", "rsocket-trio: no such command 'Request': did you mean 'request'?"),
     ("frames decod", "rsocket-trio frames: no such command 'decod': did you mean 'decode'?"),
     ("request tcp://h:1 --rout x", "rsocket-trio request: no such option '--rout': did you mean '--route'?"),
-    ("request tcp://h:1 --dialect rsoket/1.0", "'rsoket/1.0': did you mean 'rsocket/1.0'? the known ones are "),
+    ("request tcp://h:1 --dialect rsoket/1.0", ", streamux: did you mean 'rsocket/1.0'?"),
     *((f"request tcp://h:1 --connect-timeout={text}", "connect") for text in ("0", "-1", "nan", "soon")),
 ]
 

@@ -44,7 +44,7 @@ async def test_no_task_begins_where_one_cannot(autojump_clock: trio.testing.Mock
     [
         ({"route": "nowhere"}, "Rejected: no request_response handler for route 'nowhere'"),
         ({"route": "never", "timeout": 2.0}, "TooSlowError: the first request was not answered within 2 s"),
-        ({"route": "echo", "trust": "/nowhere.pem"}, "cannot use the certificates of /nowhere.pem: No such file"),
+        ({"route": "echo", "trust": "/nowhere.pem"}, "cannot use the certificates and keys of /nowhere.pem: no such"),
     ],
     ids=["route", "silence", "certificates"],
 )

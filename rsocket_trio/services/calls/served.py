@@ -170,8 +170,8 @@ class ServedCall:
 
     def _shown(self, request: Payload) -> Payload:
         """Return the request as the handler gets it: without the credentials that ``authenticate`` takes."""
-        is_shown = self._authenticator is None or request.metadata is None
-        if is_shown or not any(entry.mime == AUTHENTICATION for entry in self._metadata.travelling):
+        stays = self._authenticator is None or self._handler.credentials or request.metadata is None
+        if stays or not any(entry.mime == AUTHENTICATION for entry in self._metadata.travelling):
             return request
         return with_metadata(request, without_entries(AUTHENTICATION, request.metadata or b"", self._mime))
 
