@@ -194,12 +194,12 @@ class Bound:
 BOUNDS = (
     #     work           writes  reads  steps   calls
     Bound(one_at_a_time, 2_000,  2_000, 14_100, 104_000),
-    Bound(many_at_once,  145,    110,   1_850,  42_500),
+    Bound(many_at_once,  145,    110,   1_850,  40_900),
     Bound(stream,        19,     19,    140,    4_200),
     Bound(channel,       28,     24,    200,    12_000),
     Bound(large,         510,    370,   2_180,  17_650),
     Bound(typed_one_at_a_time, 2_000, 2_000, 14_100, 137_000),
-    Bound(typed_at_once, 145,    110,   1_850,  76_600),
+    Bound(typed_at_once, 145,    110,   1_850,  75_000),
     Bound(typed_stream,  19,     19,    140,    16_300),
     Bound(typed_streams_at_once, 125, 103, 2_760, 203_100),
 )

@@ -11,6 +11,7 @@ import trio
 
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError
 from rsocket_trio.limits import charged
+from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.session import Session
 from rsocket_trio.tools.parking_lot import ParkingLot
@@ -198,6 +199,7 @@ class Link:
     _owner: LinkOwner
     _first: Sequence[bytes] = ()
     _outbox: Outbox = attrs.field(init=False)
+    _send_at_once: Callable[[Sequence[EncodedFrame]], bool] | None = attrs.field(init=False)
     _reading: trio.CancelScope = attrs.field(init=False, factory=trio.CancelScope)
     _drained: ParkingLot = attrs.field(init=False, factory=ParkingLot)
     _nursery: trio.Nursery | None = attrs.field(init=False, default=None)
@@ -223,6 +225,8 @@ class Link:
 
     def __attrs_post_init__(self) -> None:
         self._outbox = self._session.outbox
+        # An application's own transport may be one that knows nothing of this.
+        self._send_at_once = getattr(self._transport, "send_at_once", None)
 
     def wake(self) -> None:
         """Wake the send task, or start it, after something was put into the outbox."""
@@ -240,18 +244,15 @@ class Link:
 
     def flush(self) -> None:
         """Write the frames here and now, or ``wake``. To be called where no session call is in progress."""
-        lone = self._lone_read and not self._outbox.bulk_size  # the send task copies no large frame
+        outbox, send_at_once = self._outbox, self._send_at_once
+        lone = self._lone_read and not outbox.bulk_size  # the send task copies no large frame
         if (
-            not (lone or (self._at_once and not self._sending))
+            send_at_once is None
+            or not (lone or (self._at_once and not self._sending))
             or self.is_awake
             or self._nursery is None
             or (self._leaving or self._lost or self._broken is not None)
         ):
-            self.wake()
-            return
-        # An application's own transport may be one that knows nothing of this.
-        send_at_once = getattr(self._transport, "send_at_once", None)
-        if send_at_once is None:
             self.wake()
             return
         # The send task waits, or there is none: this task is the only writer for as long as it does not await.
@@ -259,7 +260,7 @@ class Link:
             self._lone_read = False
         else:
             self._at_once -= 1
-        frames = self._outbox.take()
+        frames = outbox.take()
         if not frames:
             self._drained.wake_all()  # the store may have turned out to be full
             return
@@ -272,7 +273,7 @@ class Link:
             self._owner.after_write()
         if self._drained.first is not None:
             self._drained.wake_all()  # reading may pause for what has left now
-        if self._unfinished or self._outbox:
+        if self._unfinished or outbox.entries or outbox.has_urgent:
             self.wake()
 
     def on_idle(self) -> None:

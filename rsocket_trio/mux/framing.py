@@ -213,23 +213,21 @@ class _LengthPrefixed(Framing):
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
         """Return the bytes of all frames with their prefixes. Raise ``LocalProtocolError`` if one is too large."""
-        if len(frames) == 1 and type(frames[0]) is bytes:
-            return self._prefix_of(len(frames[0])) + frames[0]
+        if len(frames) == 1 and type(frame := frames[0]) is bytes and len(frame) <= self.largest:
+            return (len(frame) + self.counted).to_bytes(self.prefix, "big") + frame
         if len(frames) >= ALIKE:
             # The items of a stream have one size, and what overtakes them stands before them.
             sizes = [*map(len, frames)]
             last = sizes[-1]
             first = sizes.index(last)
-            if sizes.count(last) == len(sizes) - first >= ALIKE and {*map(type, run := frames[first:])} == {bytes}:
-                prefix = self._prefix_of(last)
+            if (
+                sizes.count(last) == len(sizes) - first >= ALIKE
+                and {*map(type, run := frames[first:])} == {bytes}
+                and last <= self.largest
+            ):
+                prefix = (last + self.counted).to_bytes(self.prefix, "big")
                 return b"".join((*self.parts(frames[:first]), prefix, prefix.join(run)))  # type: ignore[arg-type]
         return b"".join(self.parts(frames))
-
-    def _prefix_of(self, length: int) -> bytes:
-        """Return the prefix of a frame. Raise ``LocalProtocolError`` if it is too large."""
-        if length > self.largest:
-            raise LocalProtocolError(f"frame of {length} bytes, limit {self.largest}")
-        return (length + self.counted).to_bytes(self.prefix, "big")
 
     def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
         """Return the same, not joined."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import attrs
@@ -26,6 +27,7 @@ URGENT_SIZE = 64
 """Bytes that an urgent frame has at most, where that matters: cancels and credit."""
 SMALL = 4096
 """Bytes up to which an entry counts as small: small ones have room of their own beside bulk."""
+HEAD = attrgetter("head")
 
 
 class Departed(Protocol):
@@ -226,6 +228,7 @@ class Outbox:
     def put_final(self, frame: bytes) -> None:
         """Put the frame that leaves when nothing else is left."""
         self._last = frame
+        self.has_urgent = True
 
     def put(self, queue: StreamQueue, entry: QueueEntry) -> None:
         """Put an entry at the end of its queue."""
@@ -327,12 +330,27 @@ class Outbox:
         if self._urgent or self._replies:
             self.mark_unacknowledged()
             total = self._take_urgent(frames, limit, room)
-        self.has_urgent = bool(self._urgent or self._replies)
+        self.has_urgent = bool(self._urgent or self._replies or self._last)
         if self._introduced:
             # The frame that released the others does not count: it may be larger than a write.
             self._introduced = False
             total = 0
         turns = self._turns
+        is_split = 1 < len(turns) == self.entries and room is None and not self.bulk_size
+        if is_split and type(turns) is deque and total + self.small_size <= limit:
+            heads = [*map(HEAD, turns)]
+            if {*map(type, heads)} == {bytes}:
+                # All that waits is one small frame of each stream, as most requests and answers are.
+                frames += heads
+                self._sole_queue = 0 if turns[-1].left else id(turns[-1])
+                self.entries = self.small_size = 0
+                for queue in turns:
+                    queue.head = queue.tail = None
+                    queue.in_turn = False
+                    queue.left = True
+                    if queue.ended:
+                        self._drained(queue)
+                turns = ()
         while turns and total < limit:
             queue = turns[0]
             entry = queue.head
@@ -347,20 +365,6 @@ class Outbox:
                 if (after > limit and total) or (room is not None and after > room):
                     break
                 tail = queue.tail
-                if not tail and size <= SMALL:
-                    # The only frame of its stream, as most requests and answers are.
-                    frames.append(entry)
-                    self.entries -= 1
-                    self.small_size -= size
-                    total = after
-                    self._sole_queue = 0 if queue.left else id(queue)
-                    queue.head = queue.tail = None
-                    queue.left = True
-                    turns.popleft()
-                    queue.in_turn = False
-                    if queue.ended:
-                        self._drained(queue)
-                    continue
                 if tail and room is None and len(turns) == 1 and size <= SMALL and after <= limit:
                     # Nobody else waits for a turn: the items of one busy stream are taken together.
                     self._sole_queue = 0

@@ -8,15 +8,13 @@ from __future__ import annotations
 import math
 import socket
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, notify_closing, wait_readable, wait_writable
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
-Data = TypeVar("Data")
 READ_SIZE = 65536
 """Bytes that one read brings when nothing else is asked for."""
 UNSENT = 16384
@@ -100,14 +98,12 @@ class SocketStream(PromptStream):
             return True
         return True
 
-    def write(self, data: BytesLike) -> int:
-        return self._hand_over(self.socket.send, data)
-
-    def _hand_over(self, send: Callable[[Data], int], data: Data) -> int:
+    def write(self, data: BytesLike | list[bytes | memoryview]) -> int:
+        """Return how many bytes of one piece or several the system took, from the front. Raise as ``send_all`` does."""
         if self._said_the_end:
             raise trio.ClosedResourceError("nothing can be sent after the end was said")
         try:
-            return send(data)
+            return self.socket.sendmsg(data) if isinstance(data, list) else self.socket.send(data)
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -120,10 +116,10 @@ class SocketStream(PromptStream):
         if sent < len(data):
             await self._put_rest(data, sent)
 
-    async def put_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+    async def put_parts(self, parts: list[bytes | memoryview]) -> None:
         """Send pieces as ``put_all`` does; join them only if the system does not take them all."""
         await self.take_turn()
-        sent = self._hand_over(self.socket.sendmsg, parts)
+        sent = self.write(parts)
         if sent < sum(map(len, parts)):
             await self._put_rest(b"".join(parts), sent)
 

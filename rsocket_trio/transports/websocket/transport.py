@@ -213,7 +213,7 @@ class WebSocketTransport(MessageTransport):
         if self._waiting:
             self._waiting.unpark()
 
-    async def _write(self, pieces: Sequence[bytes | memoryview]) -> None:
+    async def _write(self, pieces: list[bytes | memoryview]) -> None:
         """Write what waits already, then these pieces."""
         while self._writing:
             await self._waiting.park()
@@ -225,7 +225,7 @@ class WebSocketTransport(MessageTransport):
         finally:
             self._let_go()
 
-    async def _send_all(self, pieces: Sequence[bytes | memoryview]) -> None:
+    async def _send_all(self, pieces: list[bytes | memoryview]) -> None:
         """Write as ``_write`` does, while no other task may, and include answers that come to wait meanwhile."""
         replies, socket = self._reader.replies, self._socket
         if self._torn:
@@ -247,7 +247,7 @@ class WebSocketTransport(MessageTransport):
                 self._torn = False  # it tells more than that the write was not done
                 raise
             self._torn = False
-            pieces = ()
+            pieces = []
 
 
 @asynccontextmanager
