@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.framing import Framing24, whole
-from rsocket_trio.mux.outbox import Outbox, StreamQueue
-from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.stream_state import Interaction, StreamQueue
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import PayloadFrame

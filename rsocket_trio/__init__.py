@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         current_call as current_call,
         current_user as current_user,
     )
-    from rsocket_trio.streamux.options import StreamuxOptions as StreamuxOptions
+    from rsocket_trio.streamux.negotiation import StreamuxOptions as StreamuxOptions
     from rsocket_trio.terms import (
         Backoff as Backoff,
         Keepalive as Keepalive,
@@ -67,7 +67,7 @@ _HOMES = {
     "responder": "Responder",
     "server.serve": "run, serve, serve_stream",
     "services.calls.context": "Call, current_call, current_user",
-    "streamux.options": "StreamuxOptions",
+    "streamux.negotiation": "StreamuxOptions",
     "terms": "Backoff, Keepalive, Lease, ResumeOptions, Setup",
     "transports.connect": "open_shared",
 }

@@ -17,7 +17,7 @@ import trio
 
 import rsocket_trio
 from rsocket_trio.errors import ConnectionClosed
-from rsocket_trio.mux.flow_control import checked_request_n
+from rsocket_trio.mux.stream_state import checked_request_n
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -25,8 +25,7 @@ import trio
 from rsocket_trio.connection.streams import Channel, Outgoing
 from rsocket_trio.errors import Rejected, readable
 from rsocket_trio.forms import Function, Handler, Requirement, checked, function_text, takes
-from rsocket_trio.mux.flow_control import checked_request_n
-from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.mux.stream_state import Interaction, checked_request_n
 from rsocket_trio.payload import PAYLOAD_LIKE, BytesLike, Payload
 from rsocket_trio.rsocket.frames import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
 from rsocket_trio.terms import Lease, Setup

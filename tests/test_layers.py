@@ -349,7 +349,7 @@ UNASKED = (
     "rsocket_trio.rsocket.layouts.v0_1",
     "rsocket_trio.rsocket.layouts.v0_2",
     "rsocket_trio.rsocket.layouts.v2_0_draft",
-    "rsocket_trio.rsocket.peers",
+    "rsocket_trio.rsocket.quirks",
     "rsocket_trio.rsocket.quirks",
     "rsocket_trio.transports.http2",
     "rsocket_trio.transports.aeron",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rsocket_trio.limits import ENTRY_OVERHEAD, charged
-from rsocket_trio.mux.outbox import FragmentSource, Outbox, StreamQueue
+from rsocket_trio.mux.outbox import FragmentSource, Outbox
 from rsocket_trio.mux.retransmission import FrameStore
+from rsocket_trio.mux.stream_state import StreamQueue
 from rsocket_trio.payload import Payload
 from tests.memory import traced
 

@@ -37,7 +37,7 @@ from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import MetadataPush
 from rsocket_trio.rsocket import frames
 from rsocket_trio.rsocket.dialect import RSOCKET_1_0
-from rsocket_trio.rsocket.extensions.payloads import ResumeRequest
+from rsocket_trio.rsocket.extensions.entries import ResumeRequest
 from rsocket_trio.rsocket.handshake import ClientTerms
 from rsocket_trio.terms import Keepalive
 from rsocket_trio.transports.base import Handshake

@@ -36,14 +36,18 @@ from rsocket_trio.metadata import (
     route_of,
     trace_entries,
 )
-from rsocket_trio.rsocket.extensions.blocks import (
+from rsocket_trio.rsocket.extensions.entries import (
+    AT_EXT,
+    AT_OK,
+    AT_SETUP,
+    AT_STREAM,
     MalformedExtension,
     Point,
     UnknownExtension,
     decode_block,
     encode_block,
+    entry_of,
 )
-from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_OK, AT_SETUP, AT_STREAM, entry_of
 from rsocket_trio.rsocket.frames import ExtensionEntry, ExtFrame, RequestFrame, SetupFrame, SetupOkFrame
 from tests.rsocket.test_vectors import WRITABLE
 

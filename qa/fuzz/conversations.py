@@ -72,7 +72,7 @@ class Talk(Conversation[Stream]):
             if not self.session.client:
                 first = self.setup()
                 self.hear(mutate(random, (first,)) if random.random() < self.temper else first)
-            elif self.session.awaits_answer:
+            elif self.session.state is State.ASKING:
                 self.hear(self.answer())
         for _ in range(random.choice(LENGTH)):
             self.hear(*(self.peers_frame() for _ in range(random.choice((1, 1, 1, 3)))))

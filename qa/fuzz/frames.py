@@ -10,6 +10,7 @@ from typing import Any, Final
 import attrs
 
 from qa.fuzz.targets import MORE, Target
+from rsocket_trio.mux.framing import Framing24, Framing32
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import BadMetadata, Codec, NotUnderstood
 from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_0, REACTIVESOCKET_0_2, RSOCKET_1_0, RSOCKET_2_0_DRAFT, Dialect
@@ -53,7 +54,7 @@ def misplaced(dialect: Dialect, frame: Frame) -> bool:
 
 def grants_nothing(dialect: Dialect, frame: Frame) -> bool:
     """ALL-RCT-08: a number of items is above 0, but in the oldest dialects."""
-    if dialect.framing == "u32":
+    if dialect.framing is Framing32:
         return False
     return 0 in (getattr(frame, "request_n", None), getattr(frame, "initial_n", None))
 
@@ -72,7 +73,7 @@ def bare_payload(dialect: Dialect, frame: Frame) -> bool:
 
 def untyped_ext(dialect: Dialect, frame: Frame) -> bool:
     """RS10-EXT-02: type 0 is reserved."""
-    return dialect.framing == "u24" and isinstance(frame, ExtFrame) and frame.ext_type == 0
+    return dialect.framing is Framing24 and isinstance(frame, ExtFrame) and frame.ext_type == 0
 
 
 def nameless_data(dialect: Dialect, frame: Frame) -> bool:
@@ -107,7 +108,7 @@ def longer(dialect: Dialect, frame: Frame) -> tuple[Frame, ...]:
     """Return the meanings that the same frame with one byte more may have: its last field grows, or nothing changes."""
     if isinstance(frame, PayloadFrame):
         # RS01-RSP-03: what carries something is an item, in the oldest dialects.
-        item = frame.next or dialect.framing == "u32"
+        item = frame.next or dialect.framing is Framing32
         return (attrs.evolve(frame, payload=grown(frame.payload), next=item),)
     if isinstance(frame, SetupFrame | RequestFrame | SetupOkFrame):
         return (attrs.evolve(frame, payload=grown(frame.payload)),)

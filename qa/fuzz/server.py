@@ -190,7 +190,7 @@ def traffic(speaker: str, frames: int, random: Random) -> bytes:
             some_setup(dialect),
             *(some_frame(dialect, temper, random, lambda kind: random.randrange(12)) for _ in range(frames)),
         ]
-        data = (Framing24() if dialect.framing == "u24" else Framing32(2**24, 8)).join(said)
+        data = (Framing24() if dialect.framing is Framing24 else Framing32(2**24, 8)).join(said)
     # The lengths themselves are mutated too, on some connections.
     return mutate(random, (data,)) if random.random() < temper else data
 

@@ -72,9 +72,9 @@ def splitter(name: str, make: Callable[[], Framing], seeds: tuple[bytes, ...]) -
     return Target(name, seeds, read, write, (), as_written=as_written)
 
 
-def framed(framing: Framing, prefix: str) -> tuple[bytes, ...]:
+def framed(framing: Framing24 | Framing32) -> tuple[bytes, ...]:
     """Three vectors behind one another, with their lengths."""
-    frames = [one.data for one in ALL if one.dialect.framing == prefix and framing_fits(one.data)]
+    frames = [one.data for one in ALL if one.dialect.framing is type(framing) and framing_fits(one.data)]
     return tuple(framing.join(frames[at : at + 3]) for at in range(0, len(frames), 3))
 
 
@@ -107,7 +107,7 @@ def read_initialize(data: bytes) -> Initialize:
 
 def agreed(a: Initialize, b: Initialize) -> Terms | None:
     try:
-        return negotiate(a, b).terms
+        return negotiate(a, b)[0]
     except NegotiationFailed:
         return None
 
@@ -220,7 +220,7 @@ def first_bytes() -> tuple[bytes, ...]:
     return (
         *(framing.join([data]) for data in setups for framing in (Framing24(), Framing32(FRAME_LIMIT, 8))),
         *(other.encode() for other in OTHERS),
-        *(seed[:40] for seed in framed(Framing24(), "u24")),
+        *(seed[:40] for seed in framed(Framing24())),
     )
 
 
@@ -231,11 +231,11 @@ NOTHING: Final = read_first_bytes(b"")
 STREAMS: Final = {
     target.name: target
     for target in (
-        splitter("framing_24", lambda: Framing24(FRAME_LIMIT, RSOCKET_1_0.codec.minimum), framed(Framing24(), "u24")),
+        splitter("framing_24", lambda: Framing24(FRAME_LIMIT, RSOCKET_1_0.codec.minimum), framed(Framing24())),
         splitter(
             "framing_32",
             lambda: Framing32(FRAME_LIMIT, REACTIVESOCKET_0_1.codec.minimum, 500),
-            framed(Framing32(FRAME_LIMIT, 8), "u32"),
+            framed(Framing32(FRAME_LIMIT, 8)),
         ),
         Target(
             "initialize",

@@ -14,8 +14,7 @@ from rsocket_trio.mux.session import State
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import HeaderLayout
-from rsocket_trio.streamux.negotiation import Initialize
-from rsocket_trio.streamux.options import StreamuxOptions
+from rsocket_trio.streamux.negotiation import Initialize, StreamuxOptions
 from rsocket_trio.streamux.request_table import Exchange
 from rsocket_trio.streamux.session import Session
 from tests.streamux.pairs import ChunkHeader, chunks_in

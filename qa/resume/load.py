@@ -235,7 +235,7 @@ async def run_load(
 def positions(connection: Connection) -> tuple[int, int]:
     """Return the positions of a side: sent and received."""
     session = connection._engine.session
-    resumption = session.resume_handshake.positions  # type: ignore[attr-defined]
+    resumption = session.resume_handshake  # type: ignore[attr-defined]
     return resumption.store.position, resumption.received
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extensions.payloads import AT_OK, ResumeGrant
+from rsocket_trio.rsocket.extensions.entries import AT_OK, ResumeGrant
 from rsocket_trio.rsocket.extensions.terms import content_at
 from rsocket_trio.rsocket.frames import ResumeOkFrame, SetupOkFrame
 from rsocket_trio.rsocket.resume_protocol import resume_request

@@ -18,7 +18,7 @@ from rsocket_trio.capture.rows import CaptureOrigin
 from rsocket_trio.capture.rsocket_decoder import ConnectionTracker
 from rsocket_trio.capture.schema import TABLES
 from rsocket_trio.capture.writers import FORMATS, GROUP, TableWriter, need_pyarrow
-from rsocket_trio.mux.recording import Facts, Recorder
+from rsocket_trio.mux.framing import Facts, Recorder
 
 __all__ = ["Capture"]
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from rsocket_trio.capture.connection_decoder import CapturedFrame
-from rsocket_trio.mux.framing import EncodedFrame
-from rsocket_trio.mux.recording import Facts
+from rsocket_trio.mux.framing import EncodedFrame, Facts
 
 RECEIVED: Final = 0
 SENT: Final = 1

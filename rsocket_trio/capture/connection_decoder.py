@@ -9,7 +9,7 @@ import attrs
 from rsocket_trio.capture.rows import REMEMBERED, CaptureOrigin, FrameCells, Row, WaitingRows, cells_of
 from rsocket_trio.capture.schema import RTT_BUCKETS, Outcome
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA
-from rsocket_trio.mux.recording import Facts
+from rsocket_trio.mux.framing import Facts
 from rsocket_trio.mux.stream_state import BOTH, RECEIVING, SENDING, Interaction
 from rsocket_trio.rsocket.resume_protocol import is_tracked
 

@@ -30,11 +30,11 @@ from rsocket_trio.capture.rows import (
 from rsocket_trio.capture.schema import ERROR_TEXT, RTT_BUCKETS, Outcome, signed
 from rsocket_trio.errors import DRAIN_SIGN, Rejected, RemoteProtocolError
 from rsocket_trio.metadata.mime import mime_name
-from rsocket_trio.mux.recording import Facts
+from rsocket_trio.mux.framing import Facts
 from rsocket_trio.mux.stream_state import BOTH, NEITHER, Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import DIALECTS, dialect_named
-from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_OK, Beat, Permits, ResumeGrant, ResumePosition
+from rsocket_trio.rsocket.extensions.entries import AT_EXT, AT_OK, Beat, Permits, ResumeGrant, ResumePosition
 from rsocket_trio.rsocket.extensions.terms import content_at
 from rsocket_trio.rsocket.frames import (
     CancelFrame,

@@ -36,10 +36,9 @@ from rsocket_trio.metadata import (
     encode_authentication,
     encode_composite,
 )
-from rsocket_trio.mux.recording import Recording
+from rsocket_trio.mux.framing import Recording
 from rsocket_trio.rsocket.dialect import DIALECTS
-from rsocket_trio.rsocket.peers import PEERS
-from rsocket_trio.rsocket.quirks import with_quirks
+from rsocket_trio.rsocket.quirks import PEERS, with_quirks
 from rsocket_trio.transports.base import CONNECT_TIMEOUT
 from rsocket_trio.transports.sockets import client_context
 

@@ -77,10 +77,6 @@ def encode(ctx: click.Context, /, dialect: str, tcp: bool) -> None:
     ctx.exit(answer(encode_lines(dialect_named(dialect), stdin_lines(), tcp=tcp)))
 
 
-PREFIXES: Final = {"u24": (3, 0), "u32": (4, 4)}
-"""By the name in ``Dialect.framing``: bytes of the length prefix, and how many of them the length includes."""
-
-
 def decode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -> Iterator[Answer]:
     """Decode hex, one frame a line, to one JSON object a line; blank lines are skipped.
 
@@ -102,12 +98,10 @@ def decode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -
 
 def encode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -> Iterator[Answer]:
     """Encode JSON objects, one a line, to hex, one frame a line; with ``tcp`` each frame has its length prefix."""
-    size, counted = PREFIXES[dialect.framing] if tcp else (0, 0)
 
     def encoded(content: dict[str, object]) -> str:
         frame = from_json(dialect, content)
-        prefix = (len(frame) + counted).to_bytes(size, "big") if tcp else b""
-        return (prefix + frame).hex()
+        return (dialect.framing().join([frame]) if tcp else frame).hex()
 
     return object_lines(lines, encoded, error_at)
 
@@ -117,7 +111,7 @@ def _cut(dialect: Dialect, stream: bytes) -> Iterator[tuple[int, bytes]]:
 
     ALL-RCT-05: after such a one the start of the next frame is unknown.
     """
-    width, counted = PREFIXES[dialect.framing]
+    width, counted = dialect.framing.prefix, dialect.framing.counted
     end = 0
     while (offset := end) < len(stream):
         start, fault = offset + width, ""

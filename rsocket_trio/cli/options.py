@@ -14,7 +14,7 @@ from rsocket_trio.cli.output import show_log
 from rsocket_trio.client.options import DIALECT
 from rsocket_trio.connection.protocols import ALL, IN_SHORT, SHORT
 from rsocket_trio.metadata.mime import SHORT_NAMES
-from rsocket_trio.rsocket.peers import PEERS, peer_named
+from rsocket_trio.rsocket.quirks import PEERS, peer_named
 from rsocket_trio.terms import MAX_REQUESTS
 from rsocket_trio.transports.schemes import parse_uri
 

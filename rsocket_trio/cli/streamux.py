@@ -72,11 +72,10 @@ def negotiated(a: bytes, b: bytes) -> Answer:
     """Return the outcome of two messages in JSON, also of a negotiation that fails."""
     names = ("id_bits", "length_bits", "header_size")
     try:
-        outcome = negotiate(_offered("a", a), _offered("b", b))
+        terms, quick = negotiate(_offered("a", a), _offered("b", b))
     except NegotiationFailed as error:
         return json.dumps({"ok": False, **dict.fromkeys((*names, "quick")), "reason": str(error)}), False
-    terms = {name: getattr(outcome.terms, name) for name in names}
-    return json.dumps({"ok": True, **terms, "quick": outcome.quick}), True
+    return json.dumps({"ok": True, **{name: getattr(terms, name) for name in names}, "quick": quick}), True
 
 
 def shown(data: bytes) -> Answer:

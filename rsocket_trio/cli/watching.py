@@ -14,8 +14,7 @@ from rsocket_trio.cli.exit_codes import complain
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.masking import may_hold_credentials, names_credentials
 from rsocket_trio.metadata.mime import NO_MIME
-from rsocket_trio.mux.framing import EncodedFrame, whole
-from rsocket_trio.mux.recording import Facts, Recorder, Recording
+from rsocket_trio.mux.framing import EncodedFrame, Facts, Recorder, Recording, whole
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frame_lines import frame_line
 from rsocket_trio.rsocket.frames import ExtFrame, PayloadFrame, RequestFrame, SetupFrame

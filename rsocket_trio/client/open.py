@@ -34,6 +34,7 @@ from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
 from rsocket_trio.errors import ConnectionLost, Unsupported
 from rsocket_trio.forms import function_name
 from rsocket_trio.metadata.mime import check_mime, mime_name
+from rsocket_trio.mux.session import State
 from rsocket_trio.payload import PayloadLike, as_payload
 from rsocket_trio.responder import Responder, check_users
 from rsocket_trio.rsocket.dialect import dialect_named, spoken
@@ -323,7 +324,7 @@ async def _wait_until_open(connection: Connection, transport: Transport, time_li
         if granted is not None:
             with as_lost(uri):
                 connection.handshake = await granted(time_limit)
-        if session.awaits_answer:
+        if session.state is State.ASKING:
             with time_limit.step(f"the {session.dialect.first_message} was not answered"):
                 await engine.wait_for_answer()
     except trio.ClosedResourceError:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rsocket_trio.metadata.authentication import Auth
     from rsocket_trio.responder import Responder
     from rsocket_trio.services.calls.context import Interceptor
-    from rsocket_trio.streamux.options import StreamuxOptions
+    from rsocket_trio.streamux.negotiation import StreamuxOptions
     from rsocket_trio.transports.schemes import SharedConnection
 
 DIALECT = UnsaidText("rsocket/1.0")

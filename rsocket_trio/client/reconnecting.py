@@ -42,7 +42,7 @@ from rsocket_trio.errors import (
     fresh_copy,
     unsent_copy,
 )
-from rsocket_trio.mux.flow_control import MAX_REQUEST_N
+from rsocket_trio.mux.stream_state import MAX_REQUEST_N
 from rsocket_trio.payload import Payload, PayloadLike, as_payload
 from rsocket_trio.signatures import completed
 from rsocket_trio.terms import Backoff

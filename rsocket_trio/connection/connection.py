@@ -27,9 +27,14 @@ from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushe
 from rsocket_trio.errors import ConnectionClosed, RSocketError
 from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.limits import DRAIN_TIMEOUT, checked_grace
-from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.session import Session
-from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, REQUEST_RESPONSE, Interaction
+from rsocket_trio.mux.stream_state import (
+    FIRE_AND_FORGET,
+    REQUEST_CHANNEL,
+    REQUEST_RESPONSE,
+    Interaction,
+    checked_request_n,
+)
 from rsocket_trio.payload import EMPTY, BytesLike, Payload, as_bytes
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup

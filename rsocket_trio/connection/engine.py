@@ -35,7 +35,7 @@ from rsocket_trio.errors import (
 )
 from rsocket_trio.forms import Function, Handler, Kind
 from rsocket_trio.metadata.mime import mime_name
-from rsocket_trio.mux.session import Session
+from rsocket_trio.mux.session import Session, State
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, StreamState
 from rsocket_trio.payload import EMPTY, Payload
 from rsocket_trio.terms import Setup
@@ -175,7 +175,7 @@ class Engine(Timer):
                         nursery.start_soon(deadlines.run)
                     self.deadlines = deadlines
                     self.reset_deadline()
-                    if self.session.client and not self.session.awaits_answer:
+                    if self.session.client and self.session.state is not State.ASKING:
                         self._dispatcher.start_lease_policy()
                     self.link = link = Link(transport, self.session, self, first)
                     del transport, first
@@ -441,7 +441,7 @@ class Engine(Timer):
 
     async def wait_for_answer(self) -> None:
         """Wait until the server has answered the SETUP. Raise its refusal, or why no answer came."""
-        while self.session.awaits_answer and self.ended is None:
+        while self.session.state is State.ASKING and self.ended is None:
             await self.changes.park()
         self.check_open()
 
@@ -486,7 +486,7 @@ class Engine(Timer):
     @property
     def _next_deadline(self) -> float:
         """The time at which ``expire`` has something to do, as far as is known now."""
-        if self.session.awaits_setup:
+        if self.session.state is State.NEW:
             return self.setup_deadline
         deadline = self.session.deadline
         if (math.isinf(deadline) or self.receive_budget.pauses_reading) and not self.is_suspended:
@@ -532,7 +532,7 @@ class Engine(Timer):
         The time is infinite, or later than ``now``, where the peer is not given up.
         """
         session = self.session
-        if session.awaits_setup:
+        if session.state is State.NEW:
             return (self._end_without_setup if now >= self.setup_deadline else None), self.setup_deadline
         expired, waits_for_readers = now >= session.deadline, self._waits_for_readers
         if expired and not waits_for_readers:

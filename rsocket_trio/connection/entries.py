@@ -79,7 +79,7 @@ def offer(engine: Engine, point: str, entries: Iterable[ExtensionEntry]) -> tupl
 def _content(entry: ExtensionEntry, point: str) -> object:
     """Return the meaning of an entry's payload at this place, ``None`` for an extension that is not known there."""
     # Imported here, so that programs without the extension draft do not load it.
-    from rsocket_trio.rsocket.extensions import payloads
+    from rsocket_trio.rsocket.extensions.entries import AT_EXT, AT_SETUP, AT_STREAM
 
-    points = (payloads.AT_SETUP, payloads.AT_STREAM, payloads.AT_EXT)
+    points = (AT_SETUP, AT_STREAM, AT_EXT)
     return next(place for place in points if place.name == point).read(entry)

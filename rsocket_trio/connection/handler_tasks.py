@@ -22,14 +22,13 @@ from rsocket_trio.errors import (
     StreamError,
 )
 from rsocket_trio.forms import Handler, Kind
-from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interaction
+from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interaction, StreamState
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, as_payload
 from rsocket_trio.tools.exception_groups import failures_told_to, only_leaf
 from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
-    from rsocket_trio.mux.stream_state import StreamState
 
 
 def is_failure(error: BaseException, ended: RSocketError | None) -> bool:
@@ -45,18 +44,17 @@ def is_the_end(error: BaseException, ended: RSocketError | None) -> bool:
     return ended is not None and isinstance(only_leaf(error), ConnectionLost | ConnectionClosed)
 
 
-class NoStream:
+class NoStream(StreamState):
     """Stands for the stream of a handler that serves none: that of metadata for the connection."""
 
-    __slots__ = ("open", "owner")
+    __slots__ = ()
 
-    id = room = 0
-    interaction = Interaction.FIRE_AND_FORGET
-    requester = left = False
+    room = 0
 
     def __init__(self) -> None:
-        self.owner: object = None
-        self.open = NEITHER
+        super().__init__()
+        self.id, self.interaction, self.requester = 0, Interaction.FIRE_AND_FORGET, False
+        self.open, self.owner = NEITHER, None
 
 
 class HandlerCall(StreamObserver):

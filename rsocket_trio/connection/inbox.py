@@ -12,7 +12,7 @@ import trio
 
 from rsocket_trio.errors import LocalProtocolError, Rejected, RSocketError, fresh_copy
 from rsocket_trio.limits import ENTRY_OVERHEAD
-from rsocket_trio.mux.flow_control import Window, checked_request_n
+from rsocket_trio.mux.stream_state import Window, checked_request_n
 from rsocket_trio.payload import MetadataPush, Payload
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import attrs
 
 from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS
-from rsocket_trio.mux.framing import Framing, Framing24, Framing32
+from rsocket_trio.mux.framing import Framing
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket import dialect as family
@@ -27,8 +27,8 @@ from rsocket_trio.values import Unsaid
 if TYPE_CHECKING:
     from rsocket_trio.connection.hooks import Responder
     from rsocket_trio.rsocket.detection import Undecided
-    from rsocket_trio.rsocket.peers import Peer
-    from rsocket_trio.streamux.options import StreamuxOptions
+    from rsocket_trio.rsocket.quirks import Peer
+    from rsocket_trio.streamux.negotiation import StreamuxOptions
 
 STREAMUX: Final = NAME
 ALL: Final[tuple[str, ...]] = (*family.ALL, STREAMUX)
@@ -75,14 +75,13 @@ def detect_protocol(data: bytes, *, message: bool, ended: bool) -> Detected | Un
     return detect(data, message=message, ended=ended)
 
 
-FRAMINGS: dict[str, type[Framing24 | Framing32]] = {"u24": Framing24, "u32": Framing32}
 MAX_TOKEN_SIZE = 65535
 """Largest size of a resume token in bytes, which do not count against the limit of a SETUP."""
 
 
 def framing_for(dialect: Dialect, limits: Limits, *, first_limit: int | None = None) -> Framing:
     """Return the framing of a dialect on byte streams; ``first_limit`` bounds the first frame, in bytes."""
-    return FRAMINGS[dialect.framing](limits.frame_size, dialect.codec.minimum, first_limit)
+    return dialect.framing(limits.frame_size, dialect.codec.minimum, first_limit)
 
 
 def new_token() -> bytes:
@@ -202,7 +201,7 @@ class StreamuxPeer:
 
     def begin(self, now: float) -> tuple[Session, Setup]:
         """Return a session that sends the initialize message, or with a quick init has it ready."""
-        from rsocket_trio.streamux.options import StreamuxOptions
+        from rsocket_trio.streamux.negotiation import StreamuxOptions
         from rsocket_trio.streamux.session import Session as StreamuxSession
 
         handles = (lambda interaction: False) if self.responder is None else self.responder._has_default
@@ -243,7 +242,7 @@ def peer_and_dialect(name: str | None, dialect: str) -> tuple[Peer | None, str]:
     """
     if name is None:
         return None, full_name(dialect)
-    from rsocket_trio.rsocket.peers import peer_named
+    from rsocket_trio.rsocket.quirks import peer_named
 
     peer = peer_named(name)
     if not isinstance(dialect, Unsaid) and full_name(dialect) != peer.dialect:
@@ -283,7 +282,7 @@ def check_types(limits: object, streamux: object) -> None:
     if not isinstance(limits, Limits):
         raise TypeError(f"limits are Limits, not {type(limits).__name__}")
     if streamux is not None:
-        from rsocket_trio.streamux.options import StreamuxOptions
+        from rsocket_trio.streamux.negotiation import StreamuxOptions
 
         if not isinstance(streamux, StreamuxOptions):
             raise TypeError(f"streamux options are StreamuxOptions, not {type(streamux).__name__}")

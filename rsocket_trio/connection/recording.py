@@ -12,8 +12,7 @@ import trio
 
 from rsocket_trio.connection.link import reason
 from rsocket_trio.errors import RemoteProtocolError, RSocketError
-from rsocket_trio.mux.framing import EncodedFrame
-from rsocket_trio.mux.recording import Facts, Recording
+from rsocket_trio.mux.framing import EncodedFrame, Facts, Recording
 from rsocket_trio.transports.base import ConnectTimeout, Transport, WrappedTransport
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from attrs.validators import in_, optional
 
 from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.connection.connection import INITIAL_REQUEST_N
-from rsocket_trio.rsocket.peers import PEERS
+from rsocket_trio.rsocket.quirks import PEERS
 from rsocket_trio.terms import MAX_REQUESTS
 from rsocket_trio.transports.schemes import parse_uri
 from rsocket_trio.transports.sockets import client_context

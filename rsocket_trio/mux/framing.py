@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 from collections.abc import Sequence
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
+from rsocket_trio.values import value
 
 EncodedFrame: TypeAlias = bytes | tuple[bytes | memoryview, ...]
 """A frame without its prefix, possibly in pieces: a large body is not copied before the one join."""
@@ -33,11 +35,14 @@ ALIKE = 8
 
 
 class Framing:
-    """Cuts a byte stream into frames, however the stream was cut on its way. This one cuts nothing: bytes pass."""
+    """Cuts a byte stream into frames, however the stream was cut on its way. This one cuts nothing: each chunk passes.
 
-    __slots__ = ()
+    Message transports have it as well: they send frames one by one, since borders are lost.
+    """
 
-    error: RemoteProtocolError | None = None
+    __slots__ = ("_max", "error")
+
+    error: RemoteProtocolError | None
     """The error that ends the frames. ``feed`` sets it rather than raising it, so that no frame before is lost."""
     pending: bool = False
     """True if whole frames are left over: the next ``feed`` hands them out, and needs nothing new for it."""
@@ -46,6 +51,10 @@ class Framing:
     missing: int = 0
     """The bytes still to come of the frame that began, as far as its length is known."""
 
+    def __init__(self, max_frame: float = math.inf) -> None:
+        self.error = None
+        self._max = max_frame
+
     @property
     def mid_frame(self) -> bool:
         """Return whether a part of a frame has arrived and the rest has not."""
@@ -53,7 +62,9 @@ class Framing:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the frames that this chunk completes, without prefixes. Check ``error`` and ``pending`` afterwards."""
-        return [chunk]
+        if self.error is None and len(chunk) > self._max:
+            self.error = RemoteProtocolError(f"frame of {len(chunk)} bytes, limit {self._max}")
+        return [chunk] if self.error is None else []
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
         """Return the bytes of all frames with their prefixes. Raise ``LocalProtocolError`` if one is too large."""
@@ -139,7 +150,7 @@ class _LengthPrefixed(Framing):
     bytes are here.
     """
 
-    __slots__ = ("_first", "_gathering", "_later_max", "_max", "_rest", "_smallest", "error", "missing", "pending")
+    __slots__ = ("_first", "_gathering", "_later_max", "_rest", "_smallest", "missing", "pending")
 
     portions = True
     prefix: ClassVar[int]
@@ -149,11 +160,10 @@ class _LengthPrefixed(Framing):
     largest: ClassVar[int]
     """Bytes of the largest frame that the length can express."""
 
-    def __init__(self, max_frame: int, smallest: int, first_max: int | None = None) -> None:
-        self.error: RemoteProtocolError | None = None
+    def __init__(self, max_frame: float = math.inf, smallest: int = 6, first_max: int | None = None) -> None:
         self._first = True
         self._later_max = min(max_frame, self.largest)
-        self._max = self._later_max if first_max is None else min(first_max, self._later_max)
+        super().__init__(self._later_max if first_max is None else min(first_max, self._later_max))
         self._smallest = smallest
         self._rest = b""  # a prefix that is not complete, or whole frames that are pending
         self.pending = False
@@ -245,7 +255,6 @@ class _LengthPrefixed(Framing):
         return parts
 
     def _gather(self, chunk: bytes) -> None:
-        """Keep a chunk that does not complete the frame it belongs to."""
         self.missing -= len(chunk)
         if self._gathering is None:
             self._gathering = Gathering()
@@ -301,9 +310,6 @@ class Framing24(_LengthPrefixed):
     counted = 0
     largest = 2**24 - 1
 
-    def __init__(self, max_frame: int = largest, smallest: int = 6, first_max: int | None = None) -> None:
-        super().__init__(max_frame, smallest, first_max)
-
 
 class Framing32(_LengthPrefixed):
     """A length of 32 bits, the top one 0, that counts its own 4 bytes: ReactiveSocket 0.0 and 0.1.
@@ -318,25 +324,51 @@ class Framing32(_LengthPrefixed):
     largest = 2**31 - 1 - 4
 
 
-class NoFraming(Framing):
-    """Framing of message transports: each chunk is a frame. They send frames one by one, since borders are lost."""
-
-    __slots__ = ("_max", "error")
-
-    def __init__(self, max_frame: int = Framing24.largest) -> None:
-        self.error: RemoteProtocolError | None = None
-        self._max = max_frame
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the chunk if its size is allowed."""
-        if self.error is not None:
-            return []
-        if len(chunk) > self._max:
-            self.error = RemoteProtocolError(f"frame of {len(chunk)} bytes, limit {self._max}")
-            return []
-        return [chunk]
-
-
 def whole(frame: EncodedFrame) -> bytes:
     """Return a frame as one piece of bytes."""
     return frame if isinstance(frame, bytes) else b"".join(frame)
+
+
+@value
+class Facts:
+    """The facts of a transport connection that are known when its first frame passes.
+
+    ``side`` is ``client`` or ``server``, ``transport`` the scheme (``tcp``, ``ws`` ...), ``peer_address`` the remote
+    address.
+    """
+
+    side: str
+    dialect: str
+    transport: str = "stream"
+    peer_address: str = ""
+
+
+class Recorder(Protocol):
+    """Observes one transport connection. No method waits, and none raises.
+
+    Received frames are seen before the connection acts on them, sent ones before they are written.
+    """
+
+    def received(self, frames: Sequence[bytes]) -> None:
+        """See whole frames that arrived; in Streamux, chunks of bytes."""
+        ...
+
+    def sent(self, frames: Sequence[EncodedFrame]) -> None:
+        """These frames leave in one write."""
+        ...
+
+    def closed(self, reason: str) -> None:
+        """The transport is closed, or lost. Its session may go on over another one."""
+        ...
+
+    def over(self, reason: str) -> None:
+        """The session that began on this transport goes on over no other; all its streams have ended."""
+        ...
+
+
+class Recording(Protocol):
+    """Makes the recorders: one for each transport connection, also for those that resume a session."""
+
+    def _opened(self, facts: Facts) -> Recorder:
+        """Return the recorder of a transport connection that is about to carry its first frame."""
+        ...

@@ -16,6 +16,7 @@ from rsocket_trio.limits import ENTRY_OVERHEAD, charged
 
 if TYPE_CHECKING:
     from rsocket_trio.mux.framing import EncodedFrame
+    from rsocket_trio.mux.stream_state import StreamQueue
     from rsocket_trio.payload import Payload
 
 WRITE_SIZE = 66 * 1024
@@ -30,22 +31,11 @@ SMALL = 4096
 HEAD = attrgetter("head")
 
 
-class Departed(Protocol):
-    """The owner of frames in the outbox; ``left`` says that one of them has left."""
-
-    left: bool
-
-
-class Late(Protocol):
-    """An urgent frame that is encoded when it leaves, so that several of its kind become one (credit, leases)."""
-
-    def encoded(self) -> bytes | None:
-        """Return the frame as it stands now; ``None`` if it is needed no more."""
-        ...
-
-
 class FrameSource(Protocol):
-    """Frames that are made when they leave the queue. ``size`` is the bytes still to come, as the queue counts them."""
+    """Frames that are made when they leave the queue. ``size`` is the bytes still to come, as the queue counts them.
+
+    An urgent one makes one frame, so that several of its kind become one (credit).
+    """
 
     size: int
 
@@ -85,27 +75,7 @@ class FragmentSource:
 
 QueueEntry: TypeAlias = bytes | tuple[bytes, bytes] | FrameSource
 """A frame, a large frame as its header and its body, which is not copied, or the source of several."""
-Urgent: TypeAlias = bytes | Late
-
-
-class StreamQueue:
-    """The waiting frames of one stream. A stream is its own queue: protocols derive their stream state from it.
-
-    ``left`` says that a frame of it was taken already, ``ended`` that the owner is done once it is empty.
-    """
-
-    __slots__ = ("ended", "head", "in_turn", "left", "tail")
-
-    head: QueueEntry | None
-    tail: deque[QueueEntry] | None
-
-    def __init__(self) -> None:
-        # Most streams hold one frame at a time, and an empty deque costs 600 bytes.
-        self.head = None
-        self.tail = None
-        self.in_turn = False
-        self.left = False
-        self.ended = False
+Urgent: TypeAlias = bytes | FrameSource
 
 
 @attrs.define(eq=False, repr=False)
@@ -185,7 +155,7 @@ class Outbox:
         """Return whether a limit that several outboxes share leaves room, too: see ``RetainingOutbox``."""
         return True
 
-    def on_answer(self, queue: Departed) -> None:
+    def on_answer(self, queue: StreamQueue) -> None:
         """Note that the peer answered what left this queue, and so has read all that left before it."""
         # Of a queue that has said nothing the number may be that of an earlier one, which is no more.
         if queue.left and self._sole_queue == id(queue):
@@ -421,7 +391,7 @@ class Outbox:
             if total >= limit or (room is not None and total + URGENT_SIZE > room):
                 break
             taken += 1
-            frame = entry if isinstance(entry, bytes) else entry.encoded()
+            frame = entry if isinstance(entry, bytes) else entry.take()
             if frame is not None:
                 frames.append(frame)
                 total += len(frame)

@@ -1,15 +1,14 @@
-"""Payloads in fragments: a large one is cut into pieces, and received pieces are joined in pooled buffers."""
+"""Payloads that come in fragments: the pieces are joined in pooled buffers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 
 import attrs
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.payload import Payload
-from rsocket_trio.values import value
 
 TINY = 32
 """Bytes of metadata and data together below which a fragment counts as tiny.
@@ -23,46 +22,6 @@ PIECES = 256
 """Pieces below which a payload is joined at its end: each costs 40 bytes, and a peer chooses how small they are."""
 WORTH_KEEPING = 256 * 1024
 """Bytes from which memory is worth keeping for the next payload."""
-
-
-@value
-class Piece:
-    """A part of a payload: metadata ends before data begins, and only the last piece has no ``follows``."""
-
-    metadata: memoryview | None
-    data: memoryview
-    follows: bool
-
-
-def pieces(payload: Payload, first_room: int, room: int, metadata_header: int) -> Iterator[Piece]:
-    """Cut a payload into pieces of ``room`` bytes (the first ``first_room``), headers not counted.
-
-    ``metadata_header`` is what a piece pays for carrying metadata at all. Nothing is copied.
-    """
-    metadata = memoryview(payload.metadata) if payload.metadata is not None else None
-    data = memoryview(payload.data)
-    left = first_room
-    while metadata is not None:
-        part = metadata[: left - metadata_header]
-        metadata = metadata[len(part) :]
-        if len(metadata):
-            yield Piece(part, data[:0], follows=True)
-            left = room
-            continue
-        share = data[: left - metadata_header - len(part)]
-        data = data[len(share) :]
-        yield Piece(part, share, follows=len(data) > 0)
-        if not len(data):
-            return
-        left = room
-        metadata = None
-    while True:
-        share = data[:left]
-        data = data[len(share) :]
-        yield Piece(None, share, follows=len(data) > 0)
-        if not len(data):
-            return
-        left = room
 
 
 class BufferPool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 
 from rsocket_trio.mux.framing import EncodedFrame, whole
-from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Outbox, StreamQueue
+from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Outbox
+from rsocket_trio.mux.stream_state import StreamQueue
 
 UNCHARGED_FRAMES = 256
 """Frames that are kept for their bytes alone."""
@@ -87,23 +88,6 @@ class FrameStore:
         return list(self._frames)
 
 
-class Sharer(Protocol):
-    """A session among those that share a limit."""
-
-    @property
-    def live_bytes(self) -> int:
-        """The bytes that it keeps, as far as is known."""
-        ...
-
-    def ask(self) -> None:
-        """Ask the peer for its position, because a sender waits until less is kept."""
-        ...
-
-    def on_room(self) -> None:
-        """Wake its senders, because there may be room."""
-        ...
-
-
 class Shared:
     """A limit in bytes for all that several sessions keep. The sessions that keep most wait first.
 
@@ -119,7 +103,7 @@ class Shared:
         self.grace = max(1, min(GRACE, limit // GRACE_PART))
         self.total = 0
         self._soon = soon
-        self._waiting: dict[Sharer, None] = {}
+        self._waiting: dict[RetainingOutbox, None] = {}
 
     @property
     def waiting(self) -> int:
@@ -132,10 +116,10 @@ class Shared:
             return False
         return size <= SMALL or size <= self.most - self.total or size > self.limit
 
-    def wait(self, sharer: Sharer) -> None:
+    def wait(self, outbox: RetainingOutbox) -> None:
         """Note that a sender of this session waits until less is kept."""
-        self._waiting[sharer] = None
-        sharer.ask()
+        self._waiting[outbox] = None
+        outbox.ask()
 
     def changed(self, by: int) -> None:
         """Count ``by`` bytes more, or less if negative. Fewer bytes let waiting sessions look again, soon."""
@@ -143,18 +127,18 @@ class Shared:
         if by < 0 and self._waiting:
             self._soon(self.look)
 
-    def forget(self, sharer: Sharer) -> bool:
+    def forget(self, outbox: RetainingOutbox) -> bool:
         """Take this session from those that wait. Return whether it was among them."""
-        return self._waiting.pop(sharer, self) is None
+        return self._waiting.pop(outbox, self) is None
 
     def look(self) -> None:
         """Wake the sessions that may keep more, and have the others ask their peers for positions."""
-        for sharer in list(self._waiting):
-            if self.admits(sharer.live_bytes):
-                del self._waiting[sharer]
-                sharer.on_room()
+        for outbox in list(self._waiting):
+            if self.admits(outbox.counted):
+                del self._waiting[outbox]
+                outbox.on_room()
             else:
-                sharer.ask()
+                outbox.ask()
 
 
 @attrs.define(eq=False, repr=False)
@@ -165,7 +149,7 @@ class RetainingOutbox(Outbox):
     ``half_full`` returns a frame to send at once, when the store is half full or has no room for the next frame.
 
     Under a limit that several sessions share there is room only while this one may keep more; ``counted`` are its bytes
-    that the limit counts.
+    that the limit counts. ``on_room`` wakes senders that waited for it, ``wake`` what writes.
     """
 
     _half_full: Callable[[], bytes] = attrs.field(kw_only=True)
@@ -178,7 +162,8 @@ class RetainingOutbox(Outbox):
     counted: int = 0
     is_away: bool = False
     _shared: Shared | None = None
-    _sharer: Sharer | None = None
+    wake: Callable[[], object] = bool
+    on_room: Callable[[], object] = bool
 
     def __bool__(self) -> bool:
         return bool(self._signals or self._resending) or super().__bool__()
@@ -197,19 +182,19 @@ class RetainingOutbox(Outbox):
         """Keep no frames any more: the session will not be resumed. Frames queued by ``send_again`` still leave."""
         self.store = None
         self.leave()
-        self._shared = self._sharer = None
+        self._shared, self.wake, self.on_room = None, bool, bool
 
-    def share(self, shared: Shared, sharer: Sharer) -> None:
+    def share(self, shared: Shared, wake: Callable[[], object], on_room: Callable[[], object]) -> None:
         """Keep no more than this session may under a limit that several share."""
-        self._shared, self._sharer = shared, sharer
+        self._shared, self.wake, self.on_room = shared, wake, on_room
         self.is_away = False
 
     def leave(self) -> None:
         """Stop counting towards the shared limit: the peer is away, or no frames are kept any more."""
         self._recount(0)
         self.is_away = True
-        if self._shared is not None and self._sharer is not None and self._shared.forget(self._sharer):
-            self._sharer.on_room()
+        if self._shared is not None and self._shared.forget(self):
+            self.on_room()
 
     def come_back(self) -> None:
         """Count towards the shared limit again: the peer is back."""
@@ -236,21 +221,18 @@ class RetainingOutbox(Outbox):
         """
         if self.has_room(size):
             return True
-        shared, sharer = self._shared, self._sharer
-        if shared is None or sharer is None or (self.charge >= self._limit and self._is_full_for(size)):
-            return False  # a write makes room
-        shared.wait(sharer)
+        if self._shared is not None and not (self.charge >= self._limit and self._is_full_for(size)):
+            self._shared.wait(self)  # else a write makes room
         return False
 
-    def ask(self) -> bool:
-        """Ask the peer for its position, if frames are kept and it was not asked yet. Return whether it now is."""
+    def ask(self) -> None:
+        """Ask the peer for its position, if frames are kept and it was not asked yet."""
         if self.asked or self.store is None or not self.store.size:
-            return False
+            return
         self.asked = True
         self.mark_unacknowledged()
-        self._signals.append(self._half_full())
-        self.has_urgent = True
-        return True
+        self.put_signal(self._half_full())
+        self.wake()
 
     def on_trimmed(self) -> None:
         """Go on after the peer acknowledged more than was known before."""
@@ -263,12 +245,10 @@ class RetainingOutbox(Outbox):
         self._look()
 
     def _look(self) -> None:
-        """Count the kept and waiting bytes anew."""
         if self._shared is not None and self.store is not None and not self.is_away:
             self._recount(self.charge + self.store.charge)
 
     def _recount(self, kept: int) -> None:
-        """Report the bytes that are kept to the shared limit."""
         if self._shared is not None:
             before, self.counted = self.counted, kept
             self._shared.changed(kept - before)

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from rsocket_trio.errors import RemoteProtocolError, RSocketError, SetupError, StreamError
     from rsocket_trio.limits import Limits
     from rsocket_trio.mux.events import Event
-    from rsocket_trio.mux.flow_control import Permits
     from rsocket_trio.mux.outbox import Outbox
-    from rsocket_trio.mux.stream_state import Interaction, StreamState
+    from rsocket_trio.mux.stream_state import Interaction, Permits, StreamState
     from rsocket_trio.payload import MetadataPush, Payload
     from rsocket_trio.terms import Lease
 
@@ -78,12 +77,7 @@ class StreamCommands(ABC, Generic[StreamT]):
 
     @abstractmethod
     def open(
-        self,
-        interaction: Interaction,
-        payload: Payload,
-        initial_n: int | None = None,
-        *,
-        entries: tuple[Any, ...] = (),
+        self, interaction: Interaction, payload: Payload, initial_n: int | None = None, *, entries: tuple[Any, ...] = ()
     ) -> StreamT:
         """Open a stream. Raise ``Unsupported`` if the dialect lacks the interaction, or extension entries."""
 
@@ -189,19 +183,9 @@ class Session(ABC):
         """Return whether neither side may open new streams."""
 
     @property
-    def awaits_setup(self) -> bool:
-        """Return whether a server still waits for the first message of its client."""
-        return self.state is State.NEW
-
-    @property
     def awaits_admission(self) -> bool:
         """Return whether a server has not let its client in yet: no first message came, or the application decides."""
         return not self.client and self.state in (State.NEW, State.GATED)
-
-    @property
-    def awaits_answer(self) -> bool:
-        """Return whether a client waits for the answer to its first message, and may send no requests before it."""
-        return self.state is State.ASKING
 
     @property
     @abstractmethod
@@ -279,7 +263,6 @@ class Session(ABC):
         self.receiver.events.append(SessionEnded(error, ordinary, refuses))
 
     def _broken_by(self, error: RemoteProtocolError, code: int | None = None) -> ConnectionLost:
-        """Return the end of this session for a fault of the peer."""
         lost = ConnectionLost(f"the peer broke the protocol: {error}", code=code)
         lost.__cause__ = error.with_traceback(None)  # which would keep the frames of our own that read it
         return lost

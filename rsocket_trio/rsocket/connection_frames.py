@@ -17,8 +17,8 @@ from rsocket_trio.errors import (
     connection_error,
 )
 from rsocket_trio.mux.events import Event, ExtensionReceived, LeaseReceived, MetadataPushed, PeerDraining, Pong
-from rsocket_trio.mux.outbox import Outbox, StreamQueue
-from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.stream_state import Interaction, StreamQueue
 from rsocket_trio.rsocket.codec import BadMetadata
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import (
@@ -38,10 +38,9 @@ from rsocket_trio.rsocket.frames import (
     SetupFrame,
     SetupOkFrame,
 )
-from rsocket_trio.rsocket.lease import Leases
-from rsocket_trio.rsocket.resume_protocol import ResumePositions
+from rsocket_trio.rsocket.resume_protocol import ResumeHandshake
+from rsocket_trio.rsocket.timers import Leases
 from rsocket_trio.terms import Lease
-from rsocket_trio.values import value
 
 NANOSECONDS = 1_000_000_000
 
@@ -60,14 +59,8 @@ class EndedByPeer(Exception):
         self.error = error
 
 
-@value
-class UnreadRequest:
-    """A request that is answered by ERROR with this code and text, because only its header was understood."""
-
-    stream_id: int
-    interaction: Interaction | None
-    code: int
-    text: str
+UnreadRequest: TypeAlias = tuple[int, Interaction | None, int, str]
+"""The id and interaction of a request of which only the header was understood, the code and text that answer it."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -87,7 +80,7 @@ class ConnectionFrames:
     leases: Leases | None = None
     established: bool = False
     ignored: int = 0
-    positions: ResumePositions | None = None
+    positions: ResumeHandshake | None = None
 
     # Sending
 

@@ -38,28 +38,21 @@ class _Signature:
     def __init__(self, dialect: Dialect, drawn: str) -> None:
         tokens = drawn.split()
         self.dialect = dialect
+        self.framing = dialect.framing
         self.size = len(tokens)
         """Bytes that the frame must have, its length prefix included."""
         self.clues = [_clue(index, token) for index, token in enumerate(tokens) if token != "--"]
 
-    def framed(self, message: bytes) -> bytes:
-        """Prefix a message with its byte stream length, so that one pattern fits both transports (DET-09)."""
-        if self.dialect.framing == "u32":
-            return min(len(message) + 4, 2**31 - 1).to_bytes(4, "big") + message
-        return min(len(message), 2**24 - 1).to_bytes(3, "big") + message
-
-    def end(self, data: bytes) -> int | None:
-        """Return the end of the first frame, its prefix included; ``None`` while the prefix is incomplete."""
-        if self.dialect.framing == "u32":
-            return int.from_bytes(data[:4], "big") if len(data) >= 4 else None
-        return 3 + int.from_bytes(data[:3], "big") if len(data) >= 3 else None
-
     def fits(self, data: bytes, *, message: bool, ended: bool) -> bool | None:
-        """Return whether the bytes so far fit, ``None`` if more bytes could still decide."""
+        """Return whether the bytes so far fit, ``None`` if more bytes could still decide.
+
+        A message gets its byte stream length before it, so that one pattern fits both transports (DET-09).
+        """
+        prefix, counted = self.framing.prefix, self.framing.counted
         if message:
-            data = self.framed(data)
-        end, size = self.end(data), len(data)
-        if end is not None and end < self.size:
+            data = (min(len(data), self.framing.largest) + counted).to_bytes(prefix, "big") + data
+        size = len(data)
+        if size >= prefix and prefix - counted + int.from_bytes(data[:prefix], "big") < self.size:
             return False  # The frame ends before the last byte that decides; what follows is another one.
         for index, mask, content, is_equal in self.clues:
             if index >= size:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from rsocket_trio.errors import SETUP_ERRORS, ApplicationError, RejectedSetup, SetupError
-from rsocket_trio.limits import MAX_FRAME_BYTES
+from rsocket_trio.mux.framing import Framing24, Framing32
 from rsocket_trio.mux.session import Capabilities
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, Codec
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 NO_COUNT = bytes(4)
 """A number of items where its flag says that there is none."""
 
-LARGEST_FRAMES: Final = {"u24": MAX_FRAME_BYTES, "u32": 2**31 - 1 - 4}
-"""Bytes of the largest frame, by the framing's length prefix; 32 bits count themselves, and the first is reserved."""
-
 
 @attrs.frozen(eq=False, kw_only=True)
 class Dialect(Capabilities):
@@ -35,8 +32,8 @@ class Dialect(Capabilities):
     """The version that SETUP and RESUME carry."""
     layout: Callable[[], Codec]
     """Load the codec, when it is first needed."""
-    framing: str
-    """The length prefix on byte streams: ``"u24"``, which does not count itself, or ``"u32"``, which does."""
+    framing: type[Framing24 | Framing32]
+    """The length prefix on byte streams. It bounds the frames of all transports."""
     interactions: frozenset[Interaction]
     client_first_id: int
     server_first_id: int
@@ -129,11 +126,6 @@ class Dialect(Capabilities):
         """The codec of the frames."""
         return self.layout()
 
-    @property
-    def largest_frame(self) -> int:
-        """Bytes of the largest frame, its length prefix not counted; known before the codec is loaded."""
-        return LARGEST_FRAMES[self.framing]
-
     @cached_property
     def extensions(self) -> ExtensionRules:
         """The rules of extension entries, which only a dialect with ``entries`` has."""
@@ -163,14 +155,9 @@ class Dialect(Capabilities):
 # A program loads the layouts of the dialects that it speaks: each with the first connection, or client, of its dialect.
 
 
-def _layout(name: str) -> Callable[[], Codec]:
-    """Return what loads the codec of the layout of that name."""
-
-    def load() -> Codec:
-        codec: Codec = import_module(f"rsocket_trio.rsocket.layouts.{name}").CODEC
-        return codec
-
-    return load
+def _load(name: str) -> Codec:
+    codec: Codec = import_module(f"rsocket_trio.rsocket.layouts.{name}").CODEC
+    return codec
 
 
 # The clauses are named in the order of the fields. RSOCKET_1_0 is the default; others are described by how they differ.
@@ -178,8 +165,8 @@ RSOCKET_1_0: Final = Dialect(
     name="rsocket/1.0",
     major=1,
     minor=0,  # RS10-GEN-05
-    layout=_layout("v1_0"),
-    framing="u24",  # RS10-FRM-03
+    layout=partial(_load, "v1_0"),
+    framing=Framing24,  # RS10-FRM-03
     interactions=frozenset(Interaction) - {Interaction.REQUEST_SUBSCRIPTION},
     client_first_id=1,  # RS10-SID-03
     server_first_id=2,  # RS10-SID-04
@@ -202,7 +189,7 @@ REACTIVESOCKET_0_2: Final = attrs.evolve(
     name="reactivesocket/0.2",
     major=0,
     minor=2,  # RS02-GEN-01
-    layout=_layout("v0_2"),
+    layout=partial(_load, "v0_2"),
     id_reuse=False,  # RS02-SID-05
     half_close=False,  # RS02-SEQ-04
     bad_metadata_ignored=True,  # RS02-MD-02
@@ -220,8 +207,8 @@ REACTIVESOCKET_0_1: Final[Dialect] = attrs.evolve(
     name="reactivesocket/0.1",
     major=0,
     minor=1,  # RS01-GEN-01
-    layout=_layout("v0_1"),
-    framing="u32",  # RS01-HDR-03, RS01-HDR-04
+    layout=partial(_load, "v0_1"),
+    framing=Framing32,  # RS01-HDR-03, RS01-HDR-04
     interactions=frozenset(Interaction),  # RS01-GEN-03
     client_first_id=2,  # RS01-SID-04
     server_first_id=1,
@@ -251,7 +238,7 @@ REACTIVESOCKET_0_0: Final[Dialect] = attrs.evolve(
     name="reactivesocket/0.0",
     major=0,
     minor=0,  # RS00-HDR-07
-    layout=_layout("v0_0"),
+    layout=partial(_load, "v0_0"),
     interactions=frozenset(Interaction) - {Interaction.REQUEST_CHANNEL},  # RS00-TYP-01
     last_id=UINT63_MAX,
     request_continues=False,  # RS00-FRAG-02
@@ -283,7 +270,7 @@ RSOCKET_2_0_DRAFT: Final = attrs.evolve(
     name="rsocket/2.0-draft",
     major=2,
     minor=0,  # RSX-GAP-16
-    layout=_layout("v2_0_draft"),
+    layout=partial(_load, "v2_0_draft"),
     has_lifetime=False,  # RSX-KA-06
     entries=True,  # RSX-SETUP-02, RSX-REQ-01, RSX-EXT-02
     mime_fields=True,  # RSX-MIME-01, RSX-GAP-10

@@ -123,37 +123,20 @@ def described(dialect: Dialect, frame: SetupFrame) -> Setup:
     )
 
 
-@attrs.define(eq=False, repr=False)
-class ClientHandshake:
-    """A client whose SETUP asked for an answer: nothing is sent until SETUP_OK.
+def setup_answer(dialect: Dialect, data: bytes) -> SetupOkFrame | None:
+    """Return the SETUP_OK that this frame is, ``None`` for a frame that a client may get before it.
 
-    ``grants`` says that with leases the session grants the server's requests, and without bounds.
+    Raise ``RemoteProtocolError`` for any other frame (RSX-OK-01).
     """
-
-    _dialect: Dialect
-    terms: ClientTerms
-    grants: bool
-
-    def answer(self, data: bytes) -> SetupOkFrame | None:
-        """Return the SETUP_OK that this frame is, ``None`` for a frame that may come before it.
-
-        Raise ``RemoteProtocolError`` for any other frame (RSX-OK-01).
-        """
-        codec = self._dialect.codec
-        try:
-            frame = codec.decode(data)
-        except RemoteProtocolError:
-            return None  # It will be skipped, if it may be.
-        if isinstance(frame, ErrorFrame) and not frame.stream_id:
-            return None
-        if not isinstance(frame, SetupOkFrame):
-            raise RemoteProtocolError(f"{codec.name_of(frame)} before SETUP_OK")
-        return frame
-
-    def check_grants(self, frame: SetupOkFrame) -> None:
-        """Raise ``UnsupportedSetup`` if the server did not grant what the SETUP needs (RSX-OK-02)."""
-        dialect = self._dialect
-        dialect.extensions.check_grants(setup_frame(dialect, self.terms).extensions, frame.extensions)
+    try:
+        frame = dialect.codec.decode(data)
+    except RemoteProtocolError:
+        return None  # It will be skipped, if it may be.
+    if isinstance(frame, ErrorFrame) and not frame.stream_id:
+        return None
+    if not isinstance(frame, SetupOkFrame):
+        raise RemoteProtocolError(f"{dialect.codec.name_of(frame)} before SETUP_OK")
+    return frame
 
 
 @attrs.define(eq=False, repr=False)
@@ -191,8 +174,7 @@ class ServerHandshake:
             frame = codec.decode(data)
         except RemoteProtocolError as error:
             header = codec.header(data)
-            row = codec.row(header.number) if header is not None else None
-            if dialect.entries and row is not None and row.frame is SetupFrame:
+            if dialect.entries and header is not None and header.row is not None and header.row.frame is SetupFrame:
                 raise dialect.extensions.unreadable(error) from None
             # ALL-RCT-04: its ignore flag changes nothing.
             raise InvalidSetup(str(error)) from None
@@ -233,11 +215,10 @@ class ServerHandshake:
 
     def admits(self, data: bytes) -> bool:
         """Return whether a later frame passes now. It changes nothing."""
-        codec = self._dialect.codec
-        header = codec.header(data)
+        header = self._dialect.codec.header(data)
         if header is None:
             return True
-        row = codec.row(header.number)
+        row = header.row
         if self.owes_answer:
             # Only an end that the peer announces needs no answer.
             return row is not None and row.frame is ErrorFrame
@@ -263,8 +244,6 @@ class ServerHandshake:
 
     def _learn(self, data: bytes) -> None:
         """Learn the peer's parity from a held request: the application may send requests before it is processed."""
-        codec = self._dialect.codec
-        header = codec.header(data)
-        row = None if header is None else codec.row(header.number)
-        if header is not None and header.stream_id and row is not None and row.interaction is not None:
+        header = self._dialect.codec.header(data)
+        if header is not None and header.stream_id and header.row is not None and header.row.interaction is not None:
             self._table.learn(header.stream_id)

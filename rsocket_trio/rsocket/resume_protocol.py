@@ -83,21 +83,46 @@ def resume_request(dialect: Dialect, first: bytes) -> ResumeRequest | None:
     return None
 
 
-@attrs.define(eq=False, repr=False)
-class ResumePositions:
-    """The resumption state of one session.
+FORGOTTEN = "what was in progress may have been processed or not; open a new connection to go on"
+UNHEARD = (
+    "nothing ever came from the server, which may never have had the SETUP or may have processed what was sent;"
+    " open a new connection to go on"
+)
 
-    ``received`` is the position of the next frame expected: the bytes of all tracked frames that came. ``answered`` is
-    up to where the peer must have counted, because it answered a request that ends there. ``mimes`` are the MIME types
-    that must not change, where a client says them again. In the extension draft only marked streams are resumable
+
+def any_token(token: bytes) -> bool:
+    """Accept every token: the default of a session whose server keeps no list of them."""
+    return True
+
+
+@attrs.define(eq=False, repr=False)
+class ResumeHandshake:
+    """The resumption of one session: its agreement, positions, request and answer in either role, the transport's end.
+
+    ``claim`` takes a token for a new session of a server. ``heard`` says that a frame of the peer's ever came.
+    ``grants`` are the entries that a server granted by itself in its answer to the SETUP, ``setup_size`` are the bytes
+    that it keeps of the SETUP, the token among them. ``resumed`` is called with the time when the session goes on over
+    a new transport, ``encode_error`` writes an ERROR on stream 0.
+
+    ``received`` is the position of the next frame expected: the bytes of all tracked frames that came. Up to
+    ``answered_to`` the peer must have counted, because it answered a request that ends there. ``mimes`` are the MIME
+    types that must not change, where a client says them again. In the extension draft only marked streams are resumable
     (RSX-RES-07); ``unreported`` are the bytes received since the peer last heard how far this side got (RSX-RES-05).
     """
 
     _dialect: Dialect
+    options: ResumeOptions
+    _table: StreamTable
     _outbox: RetainingOutbox
-    store_bytes: int
+    _resumed: Callable[[float], None]
+    _encode_error: Callable[[int, bytes], bytes]
+    _terms: ClientTerms | None = None
+    claim: Callable[[bytes], bool] = any_token
+    setup_size: int = 0
+    heard: bool = False
+    grants: tuple[ExtensionEntry, ...] = ()
     received: int = 0
-    answered: int = 0
+    answered_to: int = 0
     mimes: tuple[str | int, str | int] | None = None
     unreported: int = 0
     _dropped: int = 0
@@ -107,10 +132,17 @@ class ResumePositions:
     _unmarked: dict[int, None] | None = None
     """The streams that are not resumable, in a dialect that marks those that are."""
 
-    def __attrs_post_init__(self) -> None:
-        if self._dialect.entries:
-            self._unmarked = {}
-        self._outbox.retain(self.store_bytes, self.tracks, self.note_leaving)
+    @property
+    def is_kept(self) -> bool:
+        """Return whether what was sent is kept, so that the session may go on."""
+        return self._outbox.store is not None
+
+    @property
+    def progress(self) -> int:
+        """Bytes of the streams, both ways, that are known to have come. It never shrinks."""
+        return self.received + self.store.first
+
+    # Positions
 
     @property
     def store(self) -> FrameStore:
@@ -180,6 +212,8 @@ class ResumePositions:
 
         Raise ``ReplayedResume`` if they are below those that the client itself reported or implied (RS10-RSM-19).
         """
+        if not self.is_kept:
+            raise RejectedResume("unknown resume token")
         store, position = self.store, request.last_received_server_position
         first = request.first_available_client_position
         dialect = self._dialect
@@ -187,7 +221,7 @@ class ResumePositions:
             raise RejectedResume(f"version {request.version[0]}.{request.version[1]} is not that of the session")
         if request.mimes != self.mimes:
             raise RejectedResume("the MIME types are not those of the session")  # RSX-RES-08
-        reached = max(store.first, self.answered)
+        reached = max(store.first, self.answered_to)
         if position < reached:
             raise ReplayedResume(f"position {position} is below {reached}, up to where the client got before")
         if not store.serves(position):
@@ -197,11 +231,6 @@ class ResumePositions:
             raise ReplayedResume(f"the client's first position {first} is below {self._dropped}, as it was before")
         if first > self.received:
             raise RejectedResume(f"the client's first position {first} is beyond {self.received}")
-
-    def take(self, request: ResumeRequest, first: bytes) -> None:
-        """Resume with a client whose positions were checked, this frame before all others."""
-        self._dropped = request.first_available_client_position
-        self.go_on(request.last_received_server_position, first)
 
     def go_on(self, position: int, first: bytes | None) -> None:
         """Send all frames that the peer has not received, behind this one.
@@ -213,142 +242,70 @@ class ResumePositions:
             raise RemoteProtocolError(
                 f"resume position {position} can't be served: kept are {store.first} to {store.position}"
             )
-        if position < self.answered:
+        if position < self.answered_to:
             raise RemoteProtocolError(
-                f"resume position {position}, but a request that ends at {self.answered} was answered: the peer does"
+                f"resume position {position}, but a request that ends at {self.answered_to} was answered: the peer does"
                 " not count what it receives"
             )
         self._trim(store, position)
         self._outbox.send_again(first)
 
-    def stop_retaining(self) -> None:
-        """Stop retaining frames and asking for positions."""
-        self._outbox.stop_retaining()
-        self._asked = None
-
-    def _trim(self, store: FrameStore, position: int) -> None:
-        store.trim(position)
-        asked, first = self._asked, store.first
-        if asked:
-            for stream_id, _ in list(takewhile(lambda entry: entry[1] <= first, asked.items())):
-                del asked[stream_id]
-
-    def _note_answer(self, frame: bytes, asked: dict[bytes, int]) -> None:
-        """Note the first answer on a stream. A request there is no answer: only the stream's opener sends one."""
-        if frame[4] >> 2 > LAST_REQUEST:
-            self.answered = max(self.answered, asked.pop(frame[:4]))
-
-    def _is_marked(self, frame: bytes) -> bool:
-        """Return whether the stream of a received frame is resumable. A request says so itself."""
-        if frame[4] >> 2 <= LAST_REQUEST:
-            with suppress(RemoteProtocolError):  # one that can't be read opens no stream
-                request = self._dialect.codec.decode(frame)
-                if isinstance(request, RequestFrame):
-                    self.opened(request.stream_id, request.extensions)
-        return self.survives(int.from_bytes(frame[:4], "big"))
-
-
-FORGOTTEN = "what was in progress may have been processed or not; open a new connection to go on"
-UNHEARD = (
-    "nothing ever came from the server, which may never have had the SETUP or may have processed what was sent;"
-    " open a new connection to go on"
-)
-
-
-def any_token(token: bytes) -> bool:
-    """Accept every token: the default of a session whose server keeps no list of them."""
-    return True
-
-
-@attrs.define(eq=False, repr=False)
-class ResumeHandshake:
-    """The resumption of one session: its agreement, its request and answer in either role, and the end of a transport.
-
-    ``positions`` is ``None`` until resumption was agreed. ``claim`` takes a token for a new session of a server.
-    ``heard`` says that a frame of the peer's ever came. ``grants`` are the entries that a server granted by itself in
-    its answer to the SETUP, ``setup_size`` are the bytes that it keeps of the SETUP, the token among them. ``resumed``
-    is called with the time when the session goes on over a new transport, ``encode_error`` writes an ERROR on stream 0.
-    """
-
-    _dialect: Dialect
-    _options: ResumeOptions
-    _table: StreamTable
-    _outbox: RetainingOutbox
-    _resumed: Callable[[float], None]
-    _encode_error: Callable[[int, bytes], bytes]
-    _terms: ClientTerms | None = None
-    positions: ResumePositions | None = None
-    claim: Callable[[bytes], bool] = any_token
-    setup_size: int = 0
-    heard: bool = False
-    grants: tuple[ExtensionEntry, ...] = ()
-
-    @property
-    def is_kept(self) -> bool:
-        """Return whether what was sent is kept, so that the session may go on."""
-        return self.positions is not None and self._outbox.store is not None
-
-    @property
-    def progress(self) -> int:
-        """Bytes of the streams, both ways, that are known to have come. It never shrinks."""
-        positions = self._agreed()
-        return positions.received + positions.store.first
-
     # The agreement
 
-    def agree_as_client(self, terms: ClientTerms) -> ResumePositions:
-        """Begin to retain frames under the token of these terms. Return the positions to count."""
+    def agree_as_client(self, terms: ClientTerms) -> None:
+        """Begin to retain frames under the token of these terms."""
         self._terms = terms
-        return self._agree()
+        self._agree()
 
-    def agree_as_server(self, frame: SetupFrame, size: int) -> ResumePositions | None:
-        """Begin to retain frames if the client's SETUP, of ``size`` bytes, asks for it.
+    def agree_as_server(self, frame: SetupFrame, size: int) -> bool:
+        """Begin to retain frames if the client's SETUP, of ``size`` bytes, asks for it. Return whether it does.
 
         Raise ``RejectedSetup`` for a token in use.
         """
         token = frame.resume_token
         if token is None:
-            return None
+            return False
         if not self.claim(token):
             raise RejectedSetup("the resume token is in use")  # RS02-RSM-22
         self.setup_size = size
-        positions = self._agree()
+        self._agree()
         if self._dialect.entries:
-            positions.mimes = frame.metadata_mime, frame.data_mime
+            self.mimes = frame.metadata_mime, frame.data_mime
             self.setup_size += len(token)  # kept in its entry as well
-        return positions
+        return True
 
-    def _agree(self) -> ResumePositions:
-        self.positions = ResumePositions(self._dialect, self._outbox, self._options.store_bytes)
-        return self.positions
+    def _agree(self) -> None:
+        if self._dialect.entries:
+            self._unmarked = {}
+        self._outbox.retain(self.options.store_bytes, self.tracks, self.note_leaving)
 
     def close(self) -> None:
         """Discard the retained frames of a session that is over."""
-        if self.positions is not None:
-            self.positions.stop_retaining()
+        self._outbox.stop_retaining()
+        self._asked = None
 
     def suspend(self) -> list[Event]:
         """Detach the lost transport, and fail the streams that do not outlive it (RSX-RES-07)."""
-        positions, table, outbox = self._agreed(), self._table, self._outbox
+        table, outbox = self._table, self._outbox
         outbox.leave()
-        lost = [stream for stream in table.all() if not positions.survives(stream.id)]
+        lost = [stream for stream in table.all() if not self.survives(stream.id)]
         for stream in lost:
             outbox.discard(stream)
             table.end(stream)
         # A fire-and-forget is in no table.
-        outbox.drop_begun(lambda queue: isinstance(queue, Stream) and not positions.survives(queue.id))
+        outbox.drop_begun(lambda queue: isinstance(queue, Stream) and not self.survives(queue.id))
         return [StreamFailed(stream, ConnectionLost("the stream did not outlive its transport")) for stream in lost]
 
     # The client
 
     def ask(self) -> bytes:
         """Return the client's first frame on a new transport (RS10-RSM-11, RSX-RES-02)."""
-        positions, dialect, terms = self._agreed(), self._dialect, self._terms
+        dialect, terms = self._dialect, self._terms
         assert terms is not None
         if dialect.entries:
-            return dialect.codec.encode(setup_frame(dialect, terms, position=positions.received))
+            return dialect.codec.encode(setup_frame(dialect, terms, position=self.received))
         token = terms.resume_token or b""
-        frame = ResumeFrame(dialect.major, dialect.minor, token, positions.received, positions.store.first)
+        frame = ResumeFrame(dialect.major, dialect.minor, token, self.received, self.store.first)
         return dialect.codec.encode(frame)
 
     def answered(self, answer: bytes, now: float) -> None:
@@ -367,7 +324,7 @@ class ResumeHandshake:
             position = dialect.extensions.resumed_from(frame.extensions)
         if position is None:
             raise RemoteProtocolError(f"{dialect.codec.name_of(frame)} in answer to the wish to resume")
-        self._agreed().go_on(position, None)
+        self.go_on(position, None)
         self._resumed(now)
 
     def farewell(self, error: RemoteProtocolError) -> bytes:
@@ -376,28 +333,39 @@ class ResumeHandshake:
 
     # The server
 
-    def check(self, request: ResumeRequest) -> None:
-        """Raise ``RejectedResume`` if a client's positions can't be served."""
-        if self.positions is None or not self.is_kept:
-            raise RejectedResume("unknown resume token")
-        self.positions.check(request)
-
     def take(self, request: ResumeRequest, now: float) -> None:
         """Resume the session with a returning client. Call ``check`` first."""
-        positions, dialect = self._agreed(), self._dialect
+        dialect = self._dialect
         first = (
-            SetupOkFrame(Payload(), self._granted_again(dialect.extensions.resume_grant(positions.received)))
+            SetupOkFrame(Payload(), self._granted_again(dialect.extensions.resume_grant(self.received)))
             if dialect.entries
-            else ResumeOkFrame(positions.received)
+            else ResumeOkFrame(self.received)
         )
-        positions.take(request, dialect.codec.encode(first))
+        self._dropped = request.first_available_client_position
+        self.go_on(request.last_received_server_position, dialect.codec.encode(first))
         self._outbox.come_back()
         self._resumed(now)
 
     def _granted_again(self, entry: ExtensionEntry) -> tuple[ExtensionEntry, ...]:
-        """Return a server's grants to a returning client: this entry and those of the first SETUP_OK."""
         return (entry, *(grant for grant in self.grants if grant.ext != entry.ext))
 
-    def _agreed(self) -> ResumePositions:
-        assert self.positions is not None
-        return self.positions
+    def _trim(self, store: FrameStore, position: int) -> None:
+        store.trim(position)
+        asked, first = self._asked, store.first
+        if asked:
+            for stream_id, _ in list(takewhile(lambda entry: entry[1] <= first, asked.items())):
+                del asked[stream_id]
+
+    def _note_answer(self, frame: bytes, asked: dict[bytes, int]) -> None:
+        """Note the first answer on a stream. A request there is no answer: only the stream's opener sends one."""
+        if frame[4] >> 2 > LAST_REQUEST:
+            self.answered_to = max(self.answered_to, asked.pop(frame[:4]))
+
+    def _is_marked(self, frame: bytes) -> bool:
+        """Return whether the stream of a received frame is resumable. A request says so itself."""
+        if frame[4] >> 2 <= LAST_REQUEST:
+            with suppress(RemoteProtocolError):  # one that can't be read opens no stream
+                request = self._dialect.codec.decode(frame)
+                if isinstance(request, RequestFrame):
+                    self.opened(request.stream_id, request.extensions)
+        return self.survives(int.from_bytes(frame[:4], "big"))

@@ -25,18 +25,11 @@ from rsocket_trio.errors import (
 )
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux import session
-from rsocket_trio.mux.events import (
-    Event,
-    LeaseReceived,
-    PeerDraining,
-    SetupAccepted,
-    SetupReceived,
-    TransportSilent,
-)
-from rsocket_trio.mux.flow_control import Permits
+from rsocket_trio.mux.events import Event, LeaseReceived, PeerDraining, SetupAccepted, SetupReceived, TransportSilent
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.retransmission import RetainingOutbox
 from rsocket_trio.mux.session import State
+from rsocket_trio.mux.stream_state import Permits
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.connection_frames import ConnectionFrames, EndedByPeer
 from rsocket_trio.rsocket.dialect import Dialect
@@ -56,18 +49,17 @@ from rsocket_trio.rsocket.frames import (
 )
 from rsocket_trio.rsocket.handshake import (
     UNLIMITED_LEASE,
-    ClientHandshake,
     ClientTerms,
     ServerHandshake,
     described,
+    setup_answer,
     setup_frame,
 )
-from rsocket_trio.rsocket.keepalive import Beat, KeepaliveTimer
-from rsocket_trio.rsocket.lease import Leases
-from rsocket_trio.rsocket.resume_protocol import ResumeHandshake, ResumePositions
+from rsocket_trio.rsocket.resume_protocol import ResumeHandshake
 from rsocket_trio.rsocket.stream_receiver import StreamReceiver
 from rsocket_trio.rsocket.stream_sender import UNCUT, StreamSender
 from rsocket_trio.rsocket.stream_table import Stream, StreamTable
+from rsocket_trio.rsocket.timers import KeepaliveTimer, Leases
 from rsocket_trio.terms import Lease, ResumeOptions
 
 TICKING = frozenset({State.OPEN, State.GATED, State.ASKING})
@@ -96,10 +88,13 @@ class Session(session.Session):
 
     ``receiver`` takes the frames of streams, ``control`` those of the connection. ``patterns`` are those of the fast
     path, ``None`` to take every frame the long way. ``opens_at_once`` says that a new request needs no permit, and is
-    not refused. The handshake is ``None`` once the connection is open or over.
+    not refused. ``_asking`` are the terms of a client that waits for the answer to its SETUP, ``_handshake`` is that of
+    a server, ``None`` once the connection is open or over.
     """
 
     __slots__ = (
+        "_asking",
+        "_grants",
         "_handshake",
         "_has_announced_drain",
         "_resume",
@@ -137,7 +132,9 @@ class Session(session.Session):
         self._has_announced_drain = False
         self.opens_at_once = True
         self._suspended = False
-        self._handshake: ClientHandshake | ServerHandshake | None = None
+        self._asking: ClientTerms | None = None
+        self._grants = True
+        self._handshake: ServerHandshake | None = None
         self.table = StreamTable(dialect, client=client)
         self._resume: ResumeHandshake | None = None
         self.outbox = self._retaining_outbox(resume) if resume else Outbox(limits.outbox_size, self.table.forget)
@@ -155,7 +152,6 @@ class Session(session.Session):
         self.keepalive = KeepaliveTimer(math.inf, math.inf, 0.0)
 
     def _retaining_outbox(self, options: ResumeOptions) -> Outbox:
-        """Return an outbox that keeps sent frames for resumption."""
         limit, drained = self.limits.outbox_size, self.table.forget
         outbox = RetainingOutbox(limit, drained, half_full=self._ask_position)
         self._resume = ResumeHandshake(
@@ -182,9 +178,7 @@ class Session(session.Session):
 
     @property
     def can_resume(self) -> bool:
-        resume = self._resume
-        agreed = resume is not None and resume.positions is not None
-        return agreed and self.state in (State.OPEN, State.GATED)
+        return self.control.positions is not None and self.state in (State.OPEN, State.GATED)
 
     @property
     def is_quiet(self) -> bool:
@@ -193,7 +187,7 @@ class Session(session.Session):
     @property
     def held_size(self) -> int:
         """The charged size in bytes of the frames that wait for the application to let the client in."""
-        return self._handshake.size if isinstance(self._handshake, ServerHandshake) else 0
+        return self._handshake.size if self._handshake is not None else 0
 
     @property
     def deadline(self) -> float:
@@ -205,7 +199,7 @@ class Session(session.Session):
 
     @property
     def is_congested(self) -> bool:
-        return self._has_many_replies or (isinstance(self._handshake, ServerHandshake) and self._handshake.is_full)
+        return self._has_many_replies or (self._handshake is not None and self._handshake.is_full)
 
     def open_streams(self) -> list[Stream]:
         return self.table.all()
@@ -241,45 +235,47 @@ class Session(session.Session):
             frame, encoded = encoded_setup
         self.outbox.put_signal(encoded)
         if terms.resume_token is not None and not self.dialect.entries:
-            self._count_positions(self.resume_handshake.agree_as_client(terms))
+            self.resume_handshake.agree_as_client(terms)
+            self._count_positions()
+        self._grants = grants
         if not frame.ack:
-            self._open_client(terms, now, grants=grants)
+            self._open_client(terms, now)
             return
         # RSX-SETUP-03: nothing is sent until the answer, but silence counts.
         self.state = State.ASKING
-        self._handshake = ClientHandshake(self.dialect, terms, grants=grants)
+        self._asking = terms
         self.keepalive = KeepaliveTimer(math.inf, terms.keepalive.max_lifetime, now)
         self.attention = True
 
-    def _open_client(self, terms: ClientTerms, now: float, *, grants: bool) -> None:
+    def _open_client(self, terms: ClientTerms, now: float) -> None:
         if self.dialect.codec.writes(KeepaliveFrame):
             self.keepalive = KeepaliveTimer(terms.keepalive.interval, terms.keepalive.max_lifetime, now)
         self.state = State.OPEN
-        self._handshake = None
+        self._asking = None
         self.attention = True
         if terms.lease:
             self._agree_leases()
-            if grants and not self.dialect.implicit_lease:
+            if self._grants and not self.dialect.implicit_lease:
                 self.grant(UNLIMITED_LEASE, now)  # RS10-CON-11
 
-    def _take_answer(self, handshake: ClientHandshake, data: bytes) -> bool:
+    def _take_answer(self, terms: ClientTerms, data: bytes) -> bool:
         """Take the server's answer to the SETUP. Return ``False`` for another frame, which may come before it."""
-        frame = handshake.answer(data)
+        frame, dialect = setup_answer(self.dialect, data), self.dialect
         if frame is None:
             return False
         if frame.stream_id:
             self.control.ignored += 1  # ALL-RCT-07
             return True
         try:
-            handshake.check_grants(frame)
+            dialect.extensions.check_grants(setup_frame(dialect, terms).extensions, frame.extensions)
         except UnsupportedSetup as error:
             self.end_with(CONNECTION_ERROR, error.data, error)  # RSX-OK-02
             return True
-        terms = handshake.terms
         self.control.established = True
         if terms.resume_token is not None:
-            self._count_positions(self.resume_handshake.agree_as_client(terms))
-        self._open_client(terms, self.receiver.now, grants=handshake.grants)
+            self.resume_handshake.agree_as_client(terms)
+            self._count_positions()
+        self._open_client(terms, self.receiver.now)
         self.receiver.events.append(SetupAccepted(frame.extensions))
         return True
 
@@ -307,8 +303,8 @@ class Session(session.Session):
         self.keepalive = KeepaliveTimer(math.inf, frame.max_lifetime or math.inf, self.receiver.now)
         if not handshake.joins_fragments(frame):
             self.commands.cut_above(UNCUT)
-        if self._resume is not None:
-            self._count_positions(self._resume.agree_as_server(frame, len(data)))
+        if self._resume is not None and self._resume.agree_as_server(frame, len(data)):
+            self._count_positions()
         if frame.lease:
             self._agree_leases()
         if handshake.owes_answer:
@@ -319,7 +315,7 @@ class Session(session.Session):
 
     def accept(self, now: float, granted: tuple[ExtensionEntry, ...] = ()) -> list[Event]:
         handshake = self._handshake
-        if self.state is not State.GATED or not isinstance(handshake, ServerHandshake):
+        if self.state is not State.GATED or handshake is None:
             return []
         self.state = State.OPEN
         self._handshake = None
@@ -337,9 +333,9 @@ class Session(session.Session):
 
     def _take_early(self, data: bytes) -> bool:
         """Take or hold a frame that came before the session is open. Return whether it is still to be processed."""
+        if self._asking is not None:
+            return not self._take_answer(self._asking, data)
         handshake = self._handshake
-        if isinstance(handshake, ClientHandshake):
-            return not self._take_answer(handshake, data)
         if handshake is None:
             return False  # it is over, or was never started
         if self.state is State.NEW:
@@ -357,7 +353,6 @@ class Session(session.Session):
             self.control.grant(lease, now)
 
     def _agree_leases(self) -> None:
-        """Require permits of both sides from now on."""
         leases = Leases(client=self.client, implicit=self.dialect.implicit_lease)
         self.control.leases = self.receiver.leases = leases
         self.opens_at_once = self.opens_at_once and leases.permits is None
@@ -420,9 +415,9 @@ class Session(session.Session):
         while frames and self.state in (State.NEW, State.ASKING):
             events += self._process(frames[:1], now)
             frames = frames[1:]
-        if resume.positions is not None:
+        if self.control.positions is not None:
             try:
-                resume.positions.count(frames)
+                resume.count(frames)
             except RemoteProtocolError as error:
                 self._fail(error)
                 return events + self._collected()
@@ -462,7 +457,6 @@ class Session(session.Session):
         return events
 
     def _take(self, data: bytes, now: float) -> None:
-        """Take one frame, unless it has to wait for the handshake."""
         codec, receiver, control = self.dialect.codec, self.receiver, self.control
         if len(data) > DATA_LIMIT:
             data = codec.shortened(data, DATA_LIMIT)
@@ -502,7 +496,7 @@ class Session(session.Session):
         if request is None:
             self.control.skip(data, error)
         else:
-            self.receiver.refuse_unread(request.stream_id, request.interaction, request.code, request.text)
+            self.receiver.refuse_unread(*request)
 
     def broken(self, error: RemoteProtocolError) -> list[Event]:
         # ALL-RCT-05
@@ -517,9 +511,9 @@ class Session(session.Session):
         if self.state is State.OVER or self._suspended:
             return []
         beat = self.keepalive.expire(now)
-        if beat is Beat.SEND:
+        if beat == "send":
             self.control.ping(None)
-        elif beat is Beat.DEAD:
+        elif beat == "dead":
             silence = f"no frame came for {self.keepalive.max_lifetime:g} s"
             lost = ConnectionLost(f"the peer is silent: {silence}")
             if self.can_resume:
@@ -549,12 +543,11 @@ class Session(session.Session):
         elif self._has_announced_drain:
             self.announce_drain()
 
-    def _count_positions(self, positions: ResumePositions | None) -> None:
-        """Count the bytes of streams from now on; ``None`` for a session that can't be resumed."""
-        self.control.positions = self.commands.positions = positions
+    def _count_positions(self) -> None:
+        """Count the bytes of streams from now on."""
+        self.control.positions = self.commands.positions = self.resume_handshake
 
     def _ask_position(self) -> bytes:
-        """Return the KEEPALIVE that asks the peer how far it got, because the store is half full."""
         return self.control.make_asking_beat()
 
     # Ends
@@ -579,4 +572,4 @@ class Session(session.Session):
         super().close(error)
         if self._resume is not None:
             self._resume.close()
-        self._handshake = None
+        self._handshake = self._asking = None

@@ -25,7 +25,6 @@ from rsocket_trio.mux.events import (
     StreamFailed,
     StreamMetadataPushed,
 )
-from rsocket_trio.mux.flow_control import UNBOUNDED
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.reassembly import PartialPayload
 from rsocket_trio.mux.stream_state import (
@@ -38,6 +37,7 @@ from rsocket_trio.mux.stream_state import (
     REQUEST_CHANNEL,
     REQUEST_RESPONSE,
     SENDING,
+    UNBOUNDED,
     Interaction,
     applied,
 )
@@ -51,9 +51,9 @@ from rsocket_trio.rsocket.frames import (
     RequestFrame,
     RequestNFrame,
 )
-from rsocket_trio.rsocket.lease import CancelBudget, Leases
 from rsocket_trio.rsocket.stream_sender import StreamSender
 from rsocket_trio.rsocket.stream_table import RESPONDERS_HALVES, Stream, StreamTable
+from rsocket_trio.rsocket.timers import CancelBudget, Leases
 
 REJECTED: Final = Rejected.default_code
 INVALID: Final = Invalid.default_code
@@ -425,7 +425,6 @@ class StreamReceiver:
         self._close_receiving(stream)
 
     def _close_receiving(self, stream: Stream) -> None:
-        """Close the peer's half, which it has completed."""
         if stream.open == RECEIVING and stream.head is None and stream.assembly is None:
             # Nothing else is left of it. It is in its table: only what is open there receives.
             stream.open = NEITHER

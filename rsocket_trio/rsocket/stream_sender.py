@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rsocket_trio.errors import DRAIN_SIGN, LocalProtocolError, Rejected, StreamError, Unsupported
-from rsocket_trio.mux.flow_control import MAX_REQUEST_N, UNBOUNDED
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.mux.outbox import SMALL, FragmentSource, Outbox
-from rsocket_trio.mux.reassembly import pieces
 from rsocket_trio.mux.session import StreamCommands
 from rsocket_trio.mux.stream_state import (
     BOTH,
+    MAX_REQUEST_N,
     NEITHER,
     RECEIVING,
     REQUEST_CHANNEL,
@@ -24,6 +23,7 @@ from rsocket_trio.mux.stream_state import (
     SEND_LAST_WORD,
     SEND_NEXT,
     SENDING,
+    UNBOUNDED,
     Interaction,
     applied,
 )
@@ -42,7 +42,7 @@ from rsocket_trio.rsocket.frames import (
 from rsocket_trio.rsocket.stream_table import Stream, StreamTable
 
 if TYPE_CHECKING:
-    from rsocket_trio.rsocket.resume_protocol import ResumePositions
+    from rsocket_trio.rsocket.resume_protocol import ResumeHandshake
 
 UNCUT = 2**24 - 1 + 16
 """Bytes of a frame for peers that join no fragments: a payload below 2^24 - 1, and what may stand before it in 0.1."""
@@ -60,74 +60,48 @@ def checked_fragment_size(size: int, limit: int) -> int:
     return size
 
 
-def head(dialect: Dialect, frame: RequestFrame | PayloadFrame, payload: Payload, metadata: bytes | None) -> bytes:
-    """Encode a frame without its data, which always stands last."""
-    mimes = frame.payload
-    bare = Payload(
-        b"",
-        metadata,
-        metadata_type=payload.metadata_type,
-        data_mime=mimes.data_mime,
-        metadata_mime=mimes.metadata_mime,
-    )
-    encode = dialect.codec.encode
-    if isinstance(frame, PayloadFrame):
-        return encode(PayloadFrame(frame.stream_id, bare, frame.next, frame.complete, frame.follows))
-    return encode(
-        RequestFrame(
-            *(frame.stream_id, frame.interaction, bare, frame.initial_n, frame.follows, frame.complete),
-            extensions=frame.extensions,
-        )
-    )
-
-
 def fragments(
-    dialect: Dialect, fragment_size: int, frame: RequestFrame | PayloadFrame, payload: Payload, fixed: int
+    dialect: Dialect, fragment_size: int, frame: RequestFrame | PayloadFrame, fixed: int
 ) -> Iterator[EncodedFrame]:
     """Generate the frames of one payload as they are sent; ``fixed`` is the size of the first frame's fields in bytes.
 
     A request goes on as PAYLOAD (RS10-FRAG-04) or as itself (RS01-FRAG-02: a channel without its number). NEXT
-    stands on every PAYLOAD, COMPLETE on the last frame only (RS10-FRAG-06, RS10-CH-05).
+    stands on every PAYLOAD, COMPLETE on the last frame only (RS10-FRAG-06, RS10-CH-05). No data is copied.
     """
-    room = later_room = fragment_size - dialect.codec.header_size
-    later_n = None
-    repeats = dialect.request_repeats
-    if repeats and isinstance(frame, RequestFrame) and frame.interaction is not REQUEST_CHANNEL:
-        later_n, later_room = frame.initial_n, room - fixed
-    initial_n = frame.initial_n if isinstance(frame, RequestFrame) else None
-    first = True
-    extensions = frame.extensions if isinstance(frame, RequestFrame) else ()
-    opening = EMPTY
-    left = memoryview(payload.data)
-    metadata_header = dialect.metadata_header
-    first_room = room - fixed
+    payload, request = frame.payload, frame if isinstance(frame, RequestFrame) else None
+    metadata = memoryview(payload.metadata) if payload.metadata is not None else None
+    data, repeats = memoryview(payload.data), dialect.request_repeats
+    later_room = fragment_size - dialect.codec.header_size
+    room, later_n = later_room - fixed, None
+    if repeats and request is not None and request.interaction is not REQUEST_CHANNEL:
+        later_n, later_room = request.initial_n, room
+    data_mime, metadata_mime = payload.data_mime, payload.metadata_mime
     if dialect.mime_fields:
         # RSX-MIME-05: the first frame says them, and may become larger than others for that.
-        opening = Payload(data_mime=payload.data_mime, metadata_mime=payload.metadata_mime)
-        first_room = max(first_room - dialect.extensions.mime_size(payload), metadata_header)
-    for piece in pieces(payload, first_room, later_room, metadata_header):
-        complete = frame.complete and not piece.follows
-        part: RequestFrame | PayloadFrame
-        is_request = isinstance(frame, RequestFrame) and (first or repeats)
-        if isinstance(frame, RequestFrame) and is_request:
-            flags = piece.follows, complete
-            part = RequestFrame(frame.stream_id, frame.interaction, opening, initial_n, *flags, extensions)
-        else:
-            part = PayloadFrame(frame.stream_id, opening, True, complete, piece.follows)
-        before = head(dialect, part, payload, None if piece.metadata is None else bytes(piece.metadata))
-        yield before, piece.data
-        left = left[len(piece.data) :]
-        if piece.metadata is None and piece.follows and not first and not is_request:
-            break
-        first, initial_n, opening, extensions = False, later_n, EMPTY, ()
-    else:
-        return
-    # Nothing but data is left: all those up to the last begin alike, and are many.
-    while len(left) > later_room:
-        yield before, left[:later_room]
-        left = left[later_room:]
-    last = PayloadFrame(frame.stream_id, EMPTY, True, frame.complete, False)
-    yield head(dialect, last, payload, None), left
+        room = max(room - dialect.extensions.mime_size(payload), dialect.metadata_header)
+    first, follows, is_like_last, before = True, True, False, b""
+    while follows:
+        part: memoryview | None = None
+        if metadata is not None:
+            room -= dialect.metadata_header
+            part, metadata = metadata[:room], metadata[room:] if len(metadata) > room else None
+            room -= len(part)
+        share = data[:0] if metadata is not None else data[:room]
+        data = data[len(share) :]
+        follows = metadata is not None or len(data) > 0
+        # Those of nothing but data, up to the last, begin alike, and are many.
+        if not (is_like_last and follows):
+            bare = Payload(b"", None if part is None else bytes(part), metadata_type=payload.metadata_type)
+            bare.data_mime, bare.metadata_mime = data_mime, metadata_mime
+            complete = frame.complete and not follows
+            said: RequestFrame | PayloadFrame = PayloadFrame(frame.stream_id, bare, True, complete, follows)
+            if request is not None and (first or repeats):
+                n, entries = (request.initial_n, request.extensions) if first else (later_n, ())
+                said = RequestFrame(frame.stream_id, request.interaction, bare, n, follows, complete, entries)
+            before = dialect.codec.encode(said)
+        yield before, share
+        is_like_last = part is None and not first
+        first, room, data_mime, metadata_mime = False, later_room, None, None
 
 
 class CreditGrant:
@@ -146,14 +120,12 @@ class CreditGrant:
         self.stream = stream
         self.amount = amount
 
-    def encoded(self) -> bytes | None:
+    def take(self) -> bytes | None:
         """Return the frame, ``None`` if it was sent already or the stream needs no credit any more."""
         if self.stream.grant is self:
             self.stream.grant = None
         amount, self.amount = self.amount, 0
         return self._encode(RequestNFrame(self.stream.id, amount)) if amount and self.stream.open & RECEIVING else None
-
-    take = encoded
 
     @property
     def next_size(self) -> int:
@@ -203,7 +175,7 @@ class StreamSender(StreamCommands[Stream]):
         self._table = table
         self._outbox = outbox
         self._whole_size = min(whole_size, dialect.codec.largest)
-        self.positions: ResumePositions | None = None
+        self.positions: ResumeHandshake | None = None
         self._patterns = patterns
         self.cut_above(fragment_size)
 
@@ -256,7 +228,7 @@ class StreamSender(StreamCommands[Stream]):
                 return stream
         request = RequestFrame(stream.id, interaction, payload, initial_n, False, complete, entries)
         try:
-            self._put(stream, request, payload, fixed)
+            self._put(stream, request, fixed)
         except LocalProtocolError:
             # Refused before a byte was sent: the stream has never been.
             self._table.end(stream)
@@ -289,10 +261,9 @@ class StreamSender(StreamCommands[Stream]):
         """Raise ``LocalProtocolError`` if the first fragment can never fit into the resumption store."""
         if self.positions is not None:
             size = self._header + fixed + self._dialect.extensions.mime_size(payload) + self._dialect.metadata_header
-            if size > self.positions.store_bytes:
-                raise LocalProtocolError(
-                    f"a request begins with {size} bytes: the store for resumption has {self.positions.store_bytes}"
-                )
+            limit = self.positions.options.store_bytes
+            if size > limit:
+                raise LocalProtocolError(f"a request begins with {size} bytes: the store for resumption has {limit}")
 
     def _check_extras(self, payload: Payload) -> None:
         """Raise ``Unsupported`` for payload types that the dialect can't express, before anything is sent."""
@@ -333,10 +304,10 @@ class StreamSender(StreamCommands[Stream]):
                     stream.item_head = short[0] if isinstance(short, tuple) else short[: self._header]
                 return
         if complete and self._hides(stream, payload):
-            self._put(stream, self._item_frame(stream, payload, next_=True, complete=False), payload, 0)
+            self._put(stream, self._item_frame(stream, payload, next_=True, complete=False), 0)
             self.send_complete(stream)
             return
-        self._put(stream, self._item_frame(stream, payload, next_=True, complete=complete), payload, 0)
+        self._put(stream, self._item_frame(stream, payload, next_=True, complete=complete), 0)
         if complete:
             self._complete(stream)
 
@@ -486,27 +457,20 @@ class StreamSender(StreamCommands[Stream]):
         if stream.open == NEITHER:
             self._table.end(stream)
 
-    def _put(self, stream: Stream, frame: RequestFrame | PayloadFrame, payload: Payload, fixed: int) -> None:
-        data = payload.data
+    def _put(self, stream: Stream, frame: RequestFrame | PayloadFrame, fixed: int) -> None:
+        payload, data = frame.payload, frame.payload.data
         size = self._header + fixed + len(data)
         if payload.metadata is not None:
             size += self._dialect.metadata_header + len(payload.metadata)
         if size > self._lone_size:
             if self._dialect.request_fragments or type(frame) is PayloadFrame:
-                frames = fragments(self._dialect, self._fragment_size, frame, payload, fixed)
+                frames = fragments(self._dialect, self._fragment_size, frame, fixed)
                 self._outbox.put(stream, FragmentSource(frames, size))
                 return
-            self._check_size(frame, size)
-        if len(data) > self._short_size:
-            self._outbox.put(stream, (head(self._dialect, frame, payload, payload.metadata), data))
-        else:
-            # Its size is known to be allowed: the codec need not look again.
-            before, body = self._encoders[frame.interaction if type(frame) is RequestFrame else PayloadFrame](frame)
-            self._outbox.put(stream, before + body)
-
-    def _check_size(self, frame: RequestFrame | PayloadFrame, size: int) -> None:
-        if size > self._whole_size:
-            name = self._codec.name_of(frame)
-            raise LocalProtocolError(
-                f"{name} of {size} bytes can't be fragmented: the peer takes requests whole, limit {self._whole_size}"
-            )
+            if size > self._whole_size:
+                name, limit = self._codec.name_of(frame), self._whole_size
+                text = f"{name} of {size} bytes can't be fragmented: the peer takes requests whole, limit {limit}"
+                raise LocalProtocolError(text)
+        # Its size is known to be allowed: the codec need not look again.
+        before, body = self._encoders[frame.interaction if type(frame) is RequestFrame else PayloadFrame](frame)
+        self._outbox.put(stream, (before, data) if len(data) > self._short_size else before + body)

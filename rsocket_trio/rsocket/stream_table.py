@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rsocket_trio.mux.outbox import StreamQueue
-from rsocket_trio.mux.stream_ids import StreamIds
 from rsocket_trio.mux.stream_state import (
     BOTH,
     FIRE_AND_FORGET,
@@ -15,6 +13,9 @@ from rsocket_trio.mux.stream_state import (
     REQUEST_RESPONSE,
     SENDING,
     Interaction,
+    StreamIds,
+    StreamQueue,
+    StreamState,
 )
 
 if TYPE_CHECKING:
@@ -35,31 +36,15 @@ REMEMBERED = 1024
 """The number of streams remembered that ended before their requester knew; the oldest is forgotten first."""
 
 
-class Stream(StreamQueue):
-    """One stream. It is its own queue in the outbox.
+class Stream(StreamState):
+    """One stream.
 
-    ``open`` are its open halves, ``room`` the items that may be sent, ``granted`` the items that the peer may still
-    send, ``ahead`` whether it sent one item before it was granted, which is the only one.
-    ``request`` is the request frame whose fragments still arrive, ``assembly`` any payload that does.
-    ``item_head`` is the header of an item with nothing but data, once one was sent. ``owner`` belongs to the
-    connection.
+    ``granted`` are the items that the peer may still send, ``ahead`` whether it sent one item before it was granted,
+    which is the only one. ``request`` is the request frame whose fragments still arrive, ``assembly`` any payload that
+    does. ``item_head`` is the header of an item with nothing but data, once one was sent.
     """
 
-    __slots__ = (
-        "ahead",
-        "assembly",
-        "grant",
-        "granted",
-        "id",
-        "interaction",
-        "item_head",
-        "item_sent",
-        "open",
-        "owner",
-        "request",
-        "requester",
-        "room",
-    )
+    __slots__ = ("ahead", "assembly", "grant", "granted", "item_head", "item_sent", "request", "room")
 
     def __init__(self, stream_id: int, interaction: Interaction, halves: int, requester: bool) -> None:
         # StreamQueue.__init__ is spelled out, and arguments have no names: one stream is made for every request.
@@ -81,10 +66,6 @@ class Stream(StreamQueue):
         self.assembly: PartialPayload | None = None
         self.request: RequestFrame | None = None
         self.grant: object | None = None
-
-    def __repr__(self) -> str:
-        side = "ours" if self.requester else "theirs"
-        return f"<Stream {self.id} {self.interaction.value}, {side}, open {self.open}>"
 
 
 class StreamTable:
@@ -136,17 +117,12 @@ class StreamTable:
         return "odd" if self.peer_ids.start % 2 else "even"
 
     def learn(self, stream_id: int) -> None:
-        """The connection's first request has this id: the peer keeps to its parity, and this side takes the other."""
+        """The peer keeps to the parity of this id, that of the first request, and this side takes the other."""
         self.learns = False
         parity = stream_id % 2
         if parity != self._document_parity:
             self.ids.begin_at(1 + parity)
         self.peer_ids = range(2 - parity, self._last_id + 1, 2)
-
-    def _keep_parity(self) -> None:
-        """Learn no parity any more: the peer has the one of the document."""
-        self.learns = False
-        self.peer_ids = range(2 - self._document_parity, self._last_id + 1, 2)
 
     def find(self, stream_id: int) -> Stream | None:
         """Return the stream of this id, opened by either side; this side's where ids tell nothing."""
@@ -160,7 +136,8 @@ class StreamTable:
         """Return a new stream of this side's. Raise ``LocalProtocolError`` when ids are used up."""
         stream_id = self.ids.take(self.mine)
         if self.learns:
-            self._keep_parity()  # ALL-RCT-12: the first to ask uses the document's parity, the other side the other
+            # ALL-RCT-12: the first to ask uses the document's parity, the other side the other.
+            self.learn(self._document_parity)
         stream = Stream(stream_id, interaction, REQUESTERS_HALVES[interaction], True)
         if interaction is not FIRE_AND_FORGET:
             self.mine[stream_id] = stream

@@ -48,7 +48,7 @@ from rsocket_trio.transports.listen import Accepted, AcceptedTransport
 from rsocket_trio.values import Unsaid
 
 if TYPE_CHECKING:
-    from rsocket_trio.mux.recording import Recording
+    from rsocket_trio.mux.framing import Recording
     from rsocket_trio.server.serve import StreamServeOptions
     from rsocket_trio.transports.http2.http2_handshake import AcceptedHttp2
     from rsocket_trio.transports.schemes import Endpoint
@@ -415,7 +415,7 @@ def server_protocols(responder: Responder, options: StreamServeOptions) -> dict[
         factories[record.name] = RSocketServer(record, limits, fragment_size, resumes, responder, own_size)
     if resume is not None and not any(record.resumes for record in family):
         raise Unsupported(f"resumption of {', '.join(names)}: there is none")
-    largest = min((record.largest_frame for record in family), default=MAX_CHUNK_SIZE)
+    largest = min((record.framing.largest for record in family), default=MAX_CHUNK_SIZE)
     checked_size(fragment_size, largest, resume)
     if STREAMUX in names:
         factories[STREAMUX] = StreamuxPeer(streamux, False, limits, fragment_size, responder)

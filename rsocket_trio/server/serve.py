@@ -36,7 +36,7 @@ from rsocket_trio.transports.listen import (
 from rsocket_trio.transports.websocket.origins import parse_origins
 
 if TYPE_CHECKING:
-    from rsocket_trio.streamux.options import StreamuxOptions
+    from rsocket_trio.streamux.negotiation import StreamuxOptions
     from rsocket_trio.terms import ResumeOptions
 
 logger = logging.getLogger("rsocket_trio")

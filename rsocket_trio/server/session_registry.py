@@ -42,7 +42,8 @@ class ResumableConnection:
         session.resume_handshake.claim = partial(registry.claim, self)
         engine.on_growth = partial(registry.on_growth, self)
         engine.on_state += (partial(registry.on_state, self),)
-        self._outbox.share(registry.live, self)
+        assert isinstance(session.outbox, RetainingOutbox)
+        session.outbox.share(registry.live, engine.wake, engine.request_queue.on_written)
 
     @property
     def is_suspended(self) -> bool:
@@ -59,35 +60,15 @@ class ResumableConnection:
         """Bytes that the session keeps while its client is away: the SETUP with the token, frames to be sent (again),
         received data that is held, not whole or not read, the cost of each entry, and the open streams."""
         session, handshake = self._session, self._session.resume_handshake
-        resumption, outbox = handshake.positions, session.outbox
+        outbox = session.outbox
         sent = outbox.charge + charged(outbox.reply_size, outbox.reply_frames)
-        kept = resumption.store.size if resumption is not None else 0
+        kept = handshake.store.size if handshake.is_kept else 0
         streams = session.open_streams()
         unread = sum([stream.owner._unread for stream in streams if stream.owner is not None])
         pieces = sum([stream.assembly.pieces for stream in streams if stream.assembly is not None])
         unfinished = charged(session.table.reassembling, pieces)
         received = session.held_size + unfinished + charged(self.engine.receive_budget.size, unread)
         return handshake.setup_size + sent + kept + received + STREAM * len(session.table)
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes that it is known to keep to send (again) while its client is connected."""
-        return self._outbox.counted
-
-    def ask(self) -> None:
-        """Ask the client for its position: a sender waits until less is kept."""
-        if self._outbox.ask():
-            self.engine.wake()
-
-    def on_room(self) -> None:
-        """Wake the senders, which may go on."""
-        self.engine.request_queue.on_written()
-
-    @property
-    def _outbox(self) -> RetainingOutbox:
-        outbox = self._session.outbox
-        assert isinstance(outbox, RetainingOutbox)
-        return outbox
 
     @property
     def is_accepted(self) -> bool:

@@ -22,7 +22,7 @@ import attrs
 
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.metadata.routes import LONGEST_TAG
-from rsocket_trio.mux.flow_control import MAX_REQUEST_N
+from rsocket_trio.mux.stream_state import MAX_REQUEST_N
 from rsocket_trio.replay.elements import MAX_SINK_CHARACTERS, reader_name
 from rsocket_trio.spark.errors import OptionError
 from rsocket_trio.transports.schemes import parse_uri

@@ -54,7 +54,6 @@ class ChunkReceiver:
     # Whole chunks, and those that come in parts
 
     def on_chunk(self, request_id: int, bits: int, payload: bytes) -> None:
-        """Handle a whole chunk."""
         last = bits & TERMINATION
         if bits & RESPONSE:
             request = self._response_to(request_id, len(payload), last)
@@ -75,7 +74,6 @@ class ChunkReceiver:
                 self._end_if_sent(exchange)
 
     def on_run(self, request_id: int, bits: int, payloads: list[bytes]) -> None:
-        """Handle several whole chunks with the same header: items of a channel, as a rule."""
         exchange = (self._table.mine if bits & RESPONSE else self._table.theirs).get(request_id)
         if (
             type(exchange) is Exchange
@@ -186,7 +184,6 @@ class ChunkReceiver:
         exchange.dropping = not last
 
     def _dropped(self, exchange: Exchange) -> None:
-        """Handle the end of a request whose rest was dropped."""
         exchange.dropping = False
         self._end_if_sent(exchange)
 

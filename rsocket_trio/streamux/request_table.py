@@ -6,11 +6,19 @@ import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import attrs
+
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.mux.flow_control import MAX_REQUEST_N
-from rsocket_trio.mux.outbox import StreamQueue
-from rsocket_trio.mux.stream_ids import StreamIds
-from rsocket_trio.mux.stream_state import BOTH, NEITHER, SENDING, Interaction
+from rsocket_trio.mux.stream_state import (
+    BOTH,
+    MAX_REQUEST_N,
+    NEITHER,
+    SENDING,
+    Interaction,
+    StreamIds,
+    StreamQueue,
+    StreamState,
+)
 
 if TYPE_CHECKING:
     from rsocket_trio.mux.reassembly import Reassembly
@@ -19,16 +27,16 @@ UNBOUNDED = MAX_REQUEST_N
 """Items that may be sent: the protocol has no credit, and this is the largest credit of a protocol that has."""
 
 
-class Exchange(StreamQueue):
-    """One request and its response. It is its own queue in the outbox.
+class Exchange(StreamState):
+    """One request and its response.
 
-    ``open`` are its open halves. ``begun`` tells that this side's message has a chunk. ``dropping`` tells that the rest
+    ``begun`` tells that this side's message has a chunk. ``dropping`` tells that the rest
     of the peer's request is dropped as it comes, and the id stays taken until its end. ``refused`` tells that the
     request was not wanted before it was answered. ``joined`` collects a message that is delivered as a whole,
-    ``weight`` is the size in bytes of a whole request that its handler has. ``owner`` belongs to the connection.
+    ``weight`` is the size in bytes of a whole request that its handler has.
     """
 
-    __slots__ = ("begun", "dropping", "id", "interaction", "joined", "open", "owner", "refused", "requester", "weight")
+    __slots__ = ("begun", "dropping", "joined", "refused", "weight")
 
     room: int = UNBOUNDED
 
@@ -50,10 +58,6 @@ class Exchange(StreamQueue):
         self.weight = 0
         self.owner: Any = None
 
-    def __repr__(self) -> str:
-        side = "ours" if self.requester else "theirs"
-        return f"<Exchange {self.id} {self.interaction.value}, {side}, open {self.open}>"
-
 
 class Lock(enum.Enum):
     """An id of ours whose cancel waits for its ack (SMX-CAN-02)."""
@@ -64,13 +68,11 @@ class Lock(enum.Enum):
 LOCKED: Final = Lock.LOCKED
 
 
+@attrs.frozen
 class Ping:
     """An id of ours that a ping occupies until its ack (SMX-OOB-04); ``token`` identifies it to the connection."""
 
-    __slots__ = ("token",)
-
-    def __init__(self, token: object) -> None:
-        self.token = token
+    token: object
 
 
 Occupant: TypeAlias = Exchange | Ping | Lock

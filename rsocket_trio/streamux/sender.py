@@ -75,12 +75,7 @@ class ChunkSender(StreamCommands[Exchange]):
         check(payload, interaction)
 
     def open(
-        self,
-        interaction: Interaction,
-        payload: Payload,
-        initial_n: int | None = None,
-        *,
-        entries: tuple[Any, ...] = (),
+        self, interaction: Interaction, payload: Payload, initial_n: int | None = None, *, entries: tuple[Any, ...] = ()
     ) -> Exchange:
         """Open a request: a whole one, or a channel whose first chunk may follow later."""
         check(payload, interaction)
@@ -196,7 +191,6 @@ class ChunkSender(StreamCommands[Exchange]):
         self._outbox.put_reply(self._pack(request_id, CANCEL_ACK))
 
     def _release(self) -> None:
-        """Release the initialize message of a quick init, which leaves before the first chunk."""
         release, self.before_first = self.before_first, None
         if release is not None:
             release()

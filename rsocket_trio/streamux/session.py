@@ -9,27 +9,15 @@ from functools import cache
 from itertools import compress
 from typing import Any
 
-from rsocket_trio.errors import (
-    ConnectionLost,
-    NegotiationFailed,
-    RemoteProtocolError,
-    RSocketError,
-    SetupError,
-)
+from rsocket_trio.errors import ConnectionLost, NegotiationFailed, RemoteProtocolError, RSocketError, SetupError
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux import session
-from rsocket_trio.mux.events import (
-    Event,
-    ItemsReceived,
-    SetupAccepted,
-    SetupReceived,
-)
+from rsocket_trio.mux.events import Event, ItemsReceived, SetupAccepted, SetupReceived
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.session import State
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import ChunkReader, HeaderLayout
-from rsocket_trio.streamux.negotiation import Negotiation, Terms
-from rsocket_trio.streamux.options import StreamuxOptions
+from rsocket_trio.streamux.negotiation import Negotiation, StreamuxOptions, Terms
 from rsocket_trio.streamux.receiver import EMPTY, ChunkReceiver
 from rsocket_trio.streamux.request_table import Exchange, RequestTable
 from rsocket_trio.streamux.sender import ChunkSender
@@ -41,11 +29,7 @@ from rsocket_trio.terms import Setup
 def capabilities(message_budget: int | None) -> session.Capabilities:
     """Return the capabilities of Streamux with this budget in bytes."""
     return session.Capabilities(
-        name=NAME,
-        first_message="initialize message",
-        keeps_credit=False,
-        message_budget=message_budget,
-        routes=False,
+        name=NAME, first_message="initialize message", keeps_credit=False, message_budget=message_budget, routes=False
     )
 
 
@@ -216,13 +200,9 @@ class Session(session.Session):
             self._fail(error)
         except NegotiationFailed as error:
             self._end(error)
-        if self._gate is not None:
-            self.attention = True
-            return self._collected()
-        if self.outbox.reply_size or self.table.buffered > self.limits.reassembly_size:
+        if self._gate is not None or self.outbox.reply_size or self.table.buffered > self.limits.reassembly_size:
             self.attention = True  # reading may have to pause
-        events, self.receiver.events = self.receiver.events, []
-        return events
+        return self._collected()
 
     def broken(self, error: RemoteProtocolError) -> list[Event]:
         if self.state is not State.OVER:

@@ -10,7 +10,7 @@ from contextlib import suppress
 import trio
 from trio.lowlevel import checkpoint
 
-from rsocket_trio.mux.framing import CROWD, EncodedFrame, Framing, NoFraming
+from rsocket_trio.mux.framing import CROWD, EncodedFrame, Framing, Framing24
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.first_bytes import FirstBytes
 from rsocket_trio.transports.socket_stream import PromptStream, SocketStream
@@ -53,7 +53,7 @@ class ByteStreamTransport(Transport):
         self._prompt = stream if isinstance(stream, PromptStream) else None
         self._socket = stream if isinstance(stream, SocketStream) else None
         self._first = first
-        self._framing: Framing = NoFraming()
+        self._framing = Framing(Framing24.largest)
         self._peeked = b""
         self._read_size = FIRST_READ_SIZE
         self._unsent = b""

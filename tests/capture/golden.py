@@ -14,7 +14,7 @@ from rsocket_trio.capture.connection_decoder import CapturedFrame
 from rsocket_trio.capture.rows import CaptureOrigin, Row
 from rsocket_trio.capture.rsocket_decoder import ConnectionTracker
 from rsocket_trio.capture.writers import FORMATS, TableWriter
-from rsocket_trio.mux.recording import Facts
+from rsocket_trio.mux.framing import Facts
 
 START_US = 1_767_225_600_000_000
 """2026-01-01T00:00:00Z."""

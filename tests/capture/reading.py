@@ -15,7 +15,7 @@ from rsocket_trio.capture.connection_decoder import CapturedFrame
 from rsocket_trio.capture.rows import CaptureOrigin, Row
 from rsocket_trio.capture.rsocket_decoder import ConnectionTracker
 from rsocket_trio.capture.schema import TABLES
-from rsocket_trio.mux.recording import Facts
+from rsocket_trio.mux.framing import Facts
 
 Named = dict[str, Any]
 

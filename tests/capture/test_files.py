@@ -13,7 +13,7 @@ import pytest
 import rsocket_trio.capture.writers
 from rsocket_trio.capture import Capture
 from rsocket_trio.capture.writers import GROUP, JsonPart, ParquetPart, TableWriter
-from rsocket_trio.mux.recording import Facts
+from rsocket_trio.mux.framing import Facts
 from tests.blocks import ROOT
 from tests.capture import golden
 from tests.capture.reading import read
@@ -113,7 +113,7 @@ KILLED = """
 import sys, itertools
 from pathlib import Path
 from rsocket_trio.capture import Capture
-from rsocket_trio.mux.recording import Facts
+from rsocket_trio.mux.framing import Facts
 from tests.capture import golden
 
 capture = Capture(sys.argv[1], format=sys.argv[2])

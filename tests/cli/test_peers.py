@@ -11,7 +11,7 @@ from rsocket_trio import Keepalive
 from rsocket_trio.cli.client_command import Ask
 from rsocket_trio.cli.connections import Options
 from rsocket_trio.cli.main import commands
-from rsocket_trio.rsocket.peers import PEERS
+from rsocket_trio.rsocket.quirks import PEERS
 from tests.cli.commands import run
 from tests.each_row import each_row
 

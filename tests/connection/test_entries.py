@@ -25,7 +25,7 @@ from rsocket_trio import (
     open_connection_over,
 )
 from rsocket_trio.connection.entries import current_request_entries
-from rsocket_trio.rsocket.extensions.payloads import Address, BrokerInfo, Complexity, RouteAdd, RouteJoin
+from rsocket_trio.rsocket.extensions.entries import Address, BrokerInfo, Complexity, RouteAdd, RouteJoin
 from rsocket_trio.rsocket.frames import BROKER, KEEPALIVE, ExtensionEntry
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle

@@ -32,7 +32,7 @@ from rsocket_trio import (
     open_connection_over,
     serve,
 )
-from rsocket_trio.rsocket.extensions.payloads import Resumable
+from rsocket_trio.rsocket.extensions.entries import Resumable
 from rsocket_trio.transports.listen import QUIET_TIME
 from tests.connection.resuming import CLIENTS, DIALECTS, OPTIONS, SERVERS, Book, Network, each, numbers, pair, settle
 from tests.each_row import each_row

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsocket_trio.mux.flow_control import MAX_REQUEST_N, Window, checked_request_n
+from rsocket_trio.mux.stream_state import MAX_REQUEST_N, Window, checked_request_n
 
 
 @pytest.mark.parametrize(("size", "after"), [(1, 1), (2, 1), (3, 1), (4, 2), (256, 128), (MAX_REQUEST_N, 2**30 - 1)])

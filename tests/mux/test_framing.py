@@ -14,7 +14,6 @@ from rsocket_trio.mux.framing import (
     Framing,
     Framing24,
     Framing32,
-    NoFraming,
 )
 from tests.memory import traced
 
@@ -143,7 +142,7 @@ def test_a_peer_that_drips_a_large_frame_costs_little_more_than_its_bytes(make: 
 
 
 def test_without_framing_each_chunk_is_a_frame() -> None:
-    framing = NoFraming(max_frame=5)
+    framing = Framing(max_frame=5)
 
     assert framing.feed(b"12345") == [b"12345"]
     assert framing.feed(b"") == [b""]

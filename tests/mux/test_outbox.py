@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from rsocket_trio.mux.framing import EncodedFrame, whole
-from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, FragmentSource, Outbox, StreamQueue
+from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, FragmentSource, Outbox
+from rsocket_trio.mux.stream_state import StreamQueue
 
 
 class Model:

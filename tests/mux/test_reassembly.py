@@ -7,22 +7,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.mux.reassembly import PartialPayload, Piece, pieces
+from rsocket_trio.mux.framing import whole
+from rsocket_trio.mux.reassembly import PartialPayload
 from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.dialect import RSOCKET_1_0
+from rsocket_trio.rsocket.frames import PayloadFrame
+from rsocket_trio.rsocket.stream_sender import fragments
 
 HEADER = 3
 NONE = 1 << 30
 
 
-def cut(payload: Payload, first: int, room: int) -> list[Piece]:
-    return list(pieces(payload, first, room, HEADER))
+def cut(payload: Payload, first: int, room: int) -> list[PayloadFrame]:
+    size = RSOCKET_1_0.codec.header_size + room
+    frames = list(fragments(RSOCKET_1_0, size, PayloadFrame(1, payload), room - first))
+    decoded = [RSOCKET_1_0.codec.decode(whole(frame)) for frame in frames]
+    return [frame for frame in decoded if isinstance(frame, PayloadFrame)]
 
 
-def join(parts: list[Piece]) -> Payload:
+def join(parts: list[PayloadFrame]) -> Payload:
     assembly = PartialPayload()
     for one in parts:
-        metadata = None if one.metadata is None else bytes(one.metadata)
-        assembly.add(Payload(bytes(one.data), metadata), NONE, NONE)
+        assembly.add(one.payload, NONE, NONE)
     return assembly.join()
 
 
@@ -32,10 +38,11 @@ def check(payload: Payload, first: int, room: int) -> None:
     assert [one.follows for one in parts] == [True] * (len(parts) - 1) + [False]
     data_began = False
     for index, one in enumerate(parts):
-        size = len(one.data) + (0 if one.metadata is None else HEADER + len(one.metadata))
+        metadata, data = one.payload.metadata, one.payload.data
+        size = len(data) + (0 if metadata is None else HEADER + len(metadata))
         assert size <= (first if index == 0 else room)
-        assert not (data_began and one.metadata is not None)
-        data_began = data_began or len(one.data) > 0
+        assert not (data_began and metadata is not None)
+        data_began = data_began or len(data) > 0
         assert size or len(parts) == 1
 
 

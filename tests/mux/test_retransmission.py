@@ -9,8 +9,9 @@ from itertools import accumulate
 import pytest
 
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.mux.outbox import WRITE_SIZE, FragmentSource, StreamQueue
+from rsocket_trio.mux.outbox import WRITE_SIZE, FragmentSource
 from rsocket_trio.mux.retransmission import FrameStore, RetainingOutbox
+from rsocket_trio.mux.stream_state import StreamQueue
 
 BEAT = b"how far are you?"
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.mux.stream_ids import StreamIds
+from rsocket_trio.mux.stream_state import StreamIds
 
 LAST = 2**31 - 1
 

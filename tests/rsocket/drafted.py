@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from rsocket_trio.rsocket.extensions.payloads import (
+from rsocket_trio.rsocket.extensions.entries import (
     Address,
     Beat,
     BrokerInfo,

@@ -20,8 +20,8 @@ from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_2, RSOCKET_1_0, RSOCKET_2_0_DRAFT, Dialect
-from rsocket_trio.rsocket.extensions.payloads import Resumable, entry_of
-from rsocket_trio.rsocket.resume_protocol import ResumePositions, is_tracked, resume_request
+from rsocket_trio.rsocket.extensions.entries import Resumable, entry_of
+from rsocket_trio.rsocket.resume_protocol import ResumeHandshake, is_tracked, resume_request
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import Keepalive, ResumeOptions
 from tests.events import one_by_one
@@ -150,9 +150,8 @@ class ResumablePair:
             assert not side.outbox
 
 
-def resumption(session: Session) -> ResumePositions:
-    assert session.resume_handshake.positions is not None
-    return session.resume_handshake.positions
+def resumption(session: Session) -> ResumeHandshake:
+    return session.resume_handshake
 
 
 def items(events: list[Event]) -> list[bytes]:

@@ -322,7 +322,7 @@ REFUSED_BY_0_1: list[tuple[Frame, str]] = [
     (LeaseFrame(2**32 * 1_000_000, 1), "time_to_live_ns 4294967296000000"),
     (LeaseFrame(1, 2**32), "number_of_requests 4294967296"),
     (KeepaliveFrame(True, stream_id=1), "KEEPALIVE stream_id 1"),  # RS01-KA-01
-    (KeepaliveFrame(True, 1), "last_received_position 1: must be 0"),  # RS01-KA-08
+    (KeepaliveFrame(True, 1), "last_received_position 1: this frame has none"),  # RS01-KA-08
     (RequestFrame(2, CHANNEL, Payload(), 2**32), "REQUEST_CHANNEL initial_n 4294967296"),
     (RequestFrame(0, CHANNEL, Payload()), "REQUEST_CHANNEL stream_id 0"),
     (RequestNFrame(2, 2**32), "request_n 4294967296"),

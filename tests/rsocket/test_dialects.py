@@ -7,6 +7,7 @@ import struct
 import attrs
 import pytest
 
+from rsocket_trio.mux.framing import Framing32
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.detection import UNDECIDED, Undecided, answer_for, detect, keeps_length
 from rsocket_trio.rsocket.dialect import (
@@ -162,7 +163,7 @@ def test_once_decided_it_is_known_how_to_refuse(opening: Opening) -> None:
 @pytest.mark.parametrize("opening", [one for one in OPENINGS if one.dialect is not None], ids=str)
 def test_a_message_needs_no_length_prefix_and_is_decided_as_it_comes(opening: Opening) -> None:  # DET-09
     assert opening.dialect is not None
-    prefix = 4 if opening.dialect.framing == "u32" else 3
+    prefix = 4 if opening.dialect.framing is Framing32 else 3
     frame = opening.bytes[prefix:]
 
     for size in range(1, len(frame) + 1):
@@ -251,7 +252,7 @@ def test_clients_and_servers_take_their_ids_from_ranges_of_their_own(dialect: Di
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=list(DIALECTS))
 def test_the_largest_frame_is_that_of_the_codec(dialect: Dialect) -> None:
-    assert dialect.largest_frame == dialect.codec.largest
+    assert dialect.framing.largest == dialect.codec.largest
 
 
 def test_the_sizes_of_fields_are_those_of_the_layouts() -> None:

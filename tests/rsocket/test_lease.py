@@ -7,8 +7,8 @@ import random
 import pytest
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.mux.flow_control import Permits
-from rsocket_trio.rsocket.lease import CancelBudget
+from rsocket_trio.mux.stream_state import Permits
+from rsocket_trio.rsocket.timers import CancelBudget
 
 
 def used(permits: Permits, now: float, tries: int) -> int:

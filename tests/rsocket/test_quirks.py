@@ -30,7 +30,8 @@ def test_all_of_them_go_together_in_any_order() -> None:
     one, two = (with_quirks(REACTIVESOCKET_0_1, order) for order in (names, reversed(names)))
 
     assert one.codec is two.codec
-    assert attrs.asdict(one, recurse=False) == attrs.asdict(two, recurse=False)
+    first, second = (attrs.asdict(dialect, recurse=False) | {"layout": None} for dialect in (one, two))
+    assert first == second
 
 
 def test_names_are_found_only_where_they_belong() -> None:

@@ -22,7 +22,7 @@ from rsocket_trio.mux.retransmission import RetainingOutbox
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import RSOCKET_2_0_DRAFT, Dialect
-from rsocket_trio.rsocket.resume_protocol import ResumePositions, ResumeRequest, is_tracked, resume_request
+from rsocket_trio.rsocket.resume_protocol import ResumeHandshake, ResumeRequest, is_tracked, resume_request
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import ResumeOptions
 from tests.rsocket.pairs import client_terms
@@ -225,8 +225,7 @@ def test_a_request_of_the_draft_that_cannot_be_read_counts_alike_on_both_sides()
 @by_frames
 def test_an_answer_that_frees_nothing_is_no_reason_to_ask_again(dialect: Dialect) -> None:
     pair = ResumablePair(dialect, store_bytes=1024)
-    resumption, outbox = pair.server.resume_handshake.positions, pair.server.outbox
-    assert resumption is not None
+    resumption, outbox = pair.server.resume_handshake, pair.server.outbox
     assert isinstance(outbox, RetainingOutbox)
     outbox.asked = True
 
@@ -272,14 +271,13 @@ def test_what_comes_in_one_read_with_the_answer_to_the_setup_counts_as_if_it_cam
         frames += [whole(frame) for frame in server.outbox.take()]
         for read in [frames] if together else [[frame] for frame in frames]:
             client.receive(read, pair.now)
-        assert client.resume_handshake.positions is not None
-        positions.append(client.resume_handshake.positions.received)
+        positions.append(client.resume_handshake.received)
         assert positions[-1] == len(frames[-1])
 
     assert positions[0] == positions[1]
 
 
-def remembered(side: ResumePositions) -> int:
+def remembered(side: ResumeHandshake) -> int:
     """Requests that may still get an answer."""
     return len(side._asked or ())
 
@@ -295,7 +293,7 @@ def test_requests_that_are_confirmed_or_answered_are_not_remembered(dialect: Dia
     pair.server.commands.send_item(pair.server.table.theirs[asked[1].id], Payload(b"a"), complete=True)
     pair.exchange()
     size = client.store.position // 4
-    assert (remembered(client), client.answered) == (2, 2 * size)
+    assert (remembered(client), client.answered_to) == (2, 2 * size)
     client.confirmed(size)
     assert remembered(client) == 1
     pair.client.resume_handshake.close()
@@ -308,6 +306,6 @@ def test_only_what_the_asked_side_says_is_an_answer(dialect: Dialect) -> None:
     pair.client.commands.open(Interaction.REQUEST_STREAM, Payload(b"q"), 1)
     pair.exchange()
     pair.client.receive([bytes.fromhex("00000001 1000 71"), bytes.fromhex("00000003 2820 71")], pair.now)
-    assert resumption(pair.client).answered == 0
+    assert resumption(pair.client).answered_to == 0
     pair.client.receive([bytes.fromhex("00000001 2820 71")], pair.now)
-    assert resumption(pair.client).answered == 11
+    assert resumption(pair.client).answered_to == 11

@@ -52,7 +52,7 @@ def test_nothing_overtakes_setup(dialect: Dialect) -> None:
 @each_dialect
 def test_a_setup_waits_for_the_application(dialect: Dialect) -> None:
     pair = SessionPair(dialect, met=False)
-    assert pair.server.awaits_setup
+    assert [pair.server.state] == [State.NEW]
     pair.client.commands.open(RR, Payload(b"x"))
 
     _, server_saw = pair.exchange()

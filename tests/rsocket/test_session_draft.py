@@ -19,10 +19,11 @@ from rsocket_trio.mux.events import (
     SetupReceived,
 )
 from rsocket_trio.mux.framing import whole
+from rsocket_trio.mux.session import State
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import RSOCKET_1_0, RSOCKET_2_0_DRAFT
-from rsocket_trio.rsocket.extensions.payloads import Complexity, KeepaliveTerms, Resumable, entry_of
+from rsocket_trio.rsocket.extensions.entries import Complexity, KeepaliveTerms, Resumable, entry_of
 from rsocket_trio.rsocket.extensions.terms import ExtensionRules, as_entries
 from rsocket_trio.rsocket.frames import ExtensionEntry, SetupFrame
 from rsocket_trio.rsocket.handshake import setup_frame
@@ -38,7 +39,7 @@ clause = pytest.mark.clause
 
 def pair_with_leases() -> SessionPair:
     pair = SessionPair(RSOCKET_2_0_DRAFT, lease=True)
-    assert pair.client.awaits_answer
+    assert pair.client.state is State.ASKING
     client_saw, server_saw = pair.exchange()
     assert [type(event) for event in client_saw] == [SetupAccepted]
     assert [type(event) for event in server_saw] == [LeaseReceived]

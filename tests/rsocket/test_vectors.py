@@ -21,7 +21,7 @@ from rsocket_trio.rsocket.dialect import (
     RSOCKET_2_0_DRAFT,
     Dialect,
 )
-from rsocket_trio.rsocket.extensions import blocks as extensions
+from rsocket_trio.rsocket.extensions import entries as extensions
 from tests.each_row import each_row
 
 VECTORS = Path(__file__).parent.parent / "conformance" / "vectors"

@@ -13,8 +13,7 @@ from rsocket_trio.mux.framing import Framing
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION, HeaderLayout
-from rsocket_trio.streamux.negotiation import Terms
-from rsocket_trio.streamux.options import StreamuxOptions
+from rsocket_trio.streamux.negotiation import StreamuxOptions, Terms
 from rsocket_trio.streamux.request_table import Exchange
 from rsocket_trio.streamux.session import Session
 

@@ -41,10 +41,10 @@ GOOD = offer((6, 12, 8), (6, 20, 14))
 def settled(a: Initialize, b: Initialize) -> tuple[int, int, str | None] | Failed:
     """Both widths, and whose quick init it was."""
     try:
-        outcome = negotiate(a, b)
+        terms, quick = negotiate(a, b)
     except NegotiationFailed:
         return "failed"
-    return outcome.terms.id_bits, outcome.terms.length_bits, outcome.quick
+    return terms.id_bits, terms.length_bits, quick
 
 
 # The message: bytes written by hand mean what they say

@@ -5,18 +5,19 @@ from __future__ import annotations
 from rsocket_trio.errors import Invalid, LocalProtocolError, Rejected, RemoteProtocolError
 from rsocket_trio.mux.events import EntriesReceived
 from rsocket_trio.rsocket.connection_frames import ConnectionFrames, Events, UnreadRequest
-from rsocket_trio.rsocket.extensions.blocks import MalformedExtension, UnknownExtension
-from rsocket_trio.rsocket.extensions.payloads import (
+from rsocket_trio.rsocket.extensions.entries import (
     AT_EXT,
     REQUESTS_COUNT,
     Beat,
+    MalformedExtension,
     Permits,
     ResumePosition,
+    UnknownExtension,
     entry_of,
 )
 from rsocket_trio.rsocket.frames import ExtensionEntry, ExtFrame, Frame, KeepaliveFrame, LeaseFrame, RequestFrame
 from rsocket_trio.rsocket.layouts.v2_0_draft import EXTENSION_BLOCK
-from rsocket_trio.rsocket.resume_protocol import ResumePositions
+from rsocket_trio.rsocket.resume_protocol import ResumeHandshake
 
 BLOCK_ERRORS = (UnknownExtension, MalformedExtension)
 REPORTS = 4
@@ -41,10 +42,10 @@ class EntryFrames(ConnectionFrames):
     def report_position(self) -> None:
         """RSX-RES-05: after every quarter of the store."""
         positions = self.positions
-        if positions is not None and positions.unreported * REPORTS >= positions.store_bytes:
+        if positions is not None and positions.unreported * REPORTS >= positions.options.store_bytes:
             self._put_position(positions)
 
-    def _put_position(self, positions: ResumePositions) -> None:
+    def _put_position(self, positions: ResumeHandshake) -> None:
         positions.unreported = 0
         self._outbox.put_signal(self._dialect.codec.encode(_block(entry_of(ResumePosition(positions.received)))))
 
@@ -73,11 +74,11 @@ class EntryFrames(ConnectionFrames):
         """Return the answer to a request whose extension block can't be read (RSX-TLV-07, RSX-TLV-08)."""
         codec = self._dialect.codec
         header = codec.header(data)
-        row = codec.row(header.number) if header is not None else None
+        row = None if header is None else header.row
         if header is None or row is None or row.frame is not RequestFrame or not isinstance(error, BLOCK_ERRORS):
             return None
         answer = Rejected if isinstance(error, UnknownExtension) else Invalid
-        return UnreadRequest(header.stream_id, row.interaction, answer.default_code, str(error))
+        return header.stream_id, row.interaction, answer.default_code, str(error)
 
     def _on_block(self, frame: ExtFrame, now: float) -> Events:
         if frame.stream_id:

@@ -7,16 +7,9 @@ from typing import Final, TypeVar
 
 import attrs
 
-from rsocket_trio.errors import (
-    InvalidSetup,
-    RejectedResume,
-    RemoteProtocolError,
-    SetupError,
-    UnsupportedSetup,
-)
+from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError, SetupError, UnsupportedSetup
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.extensions.blocks import Point, UnknownExtension, encode_block
-from rsocket_trio.rsocket.extensions.payloads import (
+from rsocket_trio.rsocket.extensions.entries import (
     AT_OK,
     AT_SETUP,
     AT_STREAM,
@@ -24,10 +17,13 @@ from rsocket_trio.rsocket.extensions.payloads import (
     Address,
     Complexity,
     KeepaliveTerms,
+    Point,
     Resumable,
     ResumeGrant,
     ResumeRequest,
     Strategies,
+    UnknownExtension,
+    encode_block,
     entry_of,
 )
 from rsocket_trio.rsocket.frames import KEEPALIVE, RESUME, ExtensionEntry, SetupFrame

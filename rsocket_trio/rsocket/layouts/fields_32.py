@@ -12,22 +12,24 @@ import attrs
 
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.rsocket.codec import BadMetadata, Row, check
-from rsocket_trio.rsocket.frames import CancelFrame, ExtFrame, MetadataPushFrame, PayloadFrame, RequestFrame
-from rsocket_trio.rsocket.layouts.fields import (
+from rsocket_trio.rsocket.codec import (
     NOTHING,
     UINT32_MAX,
+    BadMetadata,
     Field,
     Number,
+    Row,
     Shape,
     Values,
     Written,
     absent,
     bit,
+    check,
     numbers,
     rest,
     uint,
 )
+from rsocket_trio.rsocket.frames import CancelFrame, ExtFrame, MetadataPushFrame, PayloadFrame, RequestFrame
 
 UINT32: Final = struct.Struct(">I")
 METADATA_HEADER: Final = UINT32.size
@@ -50,8 +52,6 @@ class WordShape(Shape):
     """Initial Request N and Request N."""
     largest_metadata: int
     """The largest number in a metadata header's length; its bits are a mask."""
-    last_metadata_type: int
-    """0 where metadata has no type: those bits are reserved then."""
     follows_flag: int
     complete_flag: int
 
@@ -85,14 +85,14 @@ class WordShape(Shape):
         return 1, self.last_id
 
     def request_row(
-        self, number: int, name: str, interaction: Interaction, follows: Field, *, counted: bool = False
+        self, number: int, name: str, interaction: Interaction, *flags: Field, counted: bool = False
     ) -> Row:
         """Return the row of a request, which may ask for 0 items if it has a count.
 
         RS00-RR-01, RS00-FNF-01, RS00-STR-01, RS00-SUB-01, RS01-RR-01, RS01-FNF-01, RS01-STR-01, RS01-SUB-01
         """
         count = numbers(initial_n=self.count) if counted else absent("initial_n")
-        fields = (count, self.payload, follows, absent("complete"))
+        fields = (count, self.payload, *flags, absent("complete"))
         return self.row(number, name, RequestFrame, *fields, ids=self.stream_ids, interaction=interaction)
 
     def cancel_row(self, number: int) -> Row:

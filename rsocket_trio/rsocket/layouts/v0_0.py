@@ -9,26 +9,28 @@ from __future__ import annotations
 import struct
 from typing import Any, Final, NoReturn
 
-import attrs
-
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.rsocket.codec import UINT63_MAX, Codec, NotUnderstood, Parts, Row, check
-from rsocket_trio.rsocket.frames import ErrorFrame, Frame, LeaseFrame, RequestNFrame, SetupFrame
-from rsocket_trio.rsocket.layouts.fields import (
+from rsocket_trio.rsocket.codec import (
     MIMES,
     UINT32_MAX,
+    UINT63_MAX,
     UINT64_MAX,
+    Codec,
     Field,
+    NotUnderstood,
     Number,
+    Row,
     Values,
     Written,
     absent,
     bit,
+    check,
     constant,
     numbers,
     rest,
     uint,
 )
+from rsocket_trio.rsocket.frames import ErrorFrame, Frame, LeaseFrame, RequestNFrame, SetupFrame
 from rsocket_trio.rsocket.layouts.fields_32 import EXT, LARGEST_FRAME_32, WordShape
 
 IGNORE: Final = 0x80
@@ -82,7 +84,6 @@ SHAPE: Final = WordShape(
     flags_at=0,
     header=header,
     metadata_flag=METADATA,
-    has_types=True,
     count=COUNT,
     largest_metadata=2**24 - 1,
     last_metadata_type=0xFF,
@@ -121,10 +122,6 @@ PLAIN_ERROR_ROW: Final = SHAPE.row(
 )
 
 
-def encode_error(frame: ErrorFrame) -> Parts:
-    return (PLAIN_ERROR_ROW if frame.stream_id else SETUP_ERROR_ROW).encode(frame)
-
-
 WHOLE: Final = absent("follows", reason="a request of this dialect can't be fragmented")  # RS00-FRAG-02
 # Nanoseconds (RS00-LEASE-03).
 LEASE_NUMBERS: Final = numbers(time_to_live_ns=U64, number_of_requests=U64)
@@ -142,8 +139,7 @@ ROWS: Final = (
     SHAPE.row(*(0x0015, "REQUEST_N", RequestNFrame, numbers(request_n=COUNT), SHAPE.metadata()), ids=SHAPE.stream_ids),
     SHAPE.cancel_row(0x0016),
     SHAPE.response_row(0x0020),
-    # Behind SETUP_ERROR, so that it is the one that ErrorFrame finds: its encoder knows both.
-    attrs.evolve(PLAIN_ERROR_ROW, encode=encode_error),
+    PLAIN_ERROR_ROW,
     # For the connection or for a stream (RS00-MP-02).
     SHAPE.push_row(0x0031, UINT64_MAX),
     SHAPE.ext_row(struct.Struct(">HH"), flags_first=True),

@@ -13,23 +13,18 @@ from typing import Any, Final
 import attrs
 
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.rsocket.codec import Codec, Parts, Row, check
-from rsocket_trio.rsocket.frames import (
-    ErrorFrame,
-    KeepaliveFrame,
-    LeaseFrame,
-    RequestFrame,
-    RequestNFrame,
-    SetupFrame,
-)
-from rsocket_trio.rsocket.layouts.fields import (
+from rsocket_trio.rsocket.codec import (
     NOTHING,
     UINT32_MAX,
+    Codec,
     Field,
+    Row,
     Values,
     Written,
     absent,
+    always,
     bit,
+    check,
     mime,
     ns_in_ms,
     numbers,
@@ -37,6 +32,7 @@ from rsocket_trio.rsocket.layouts.fields import (
     seconds_in_ms,
     uint,
 )
+from rsocket_trio.rsocket.frames import ErrorFrame, KeepaliveFrame, LeaseFrame, RequestFrame, RequestNFrame, SetupFrame
 from rsocket_trio.rsocket.layouts.fields_32 import EXT, LARGEST_FRAME_32, UINT32, WordShape
 
 IGNORE: Final = 0x8000
@@ -53,7 +49,6 @@ LOW_STRICT: Final = 0x0010
 HEADER: Final = struct.Struct(">HHI")
 BODY: Final = HEADER.size
 """The offset behind a frame's header."""
-NUL: Final = b"\0"
 
 
 # The header: type, flags, stream id (RS01-HDR-05)
@@ -80,7 +75,6 @@ SHAPE: Final = WordShape(
     metadata_flag=METADATA,
     count=U32,
     largest_metadata=2**31 - 1,
-    last_metadata_type=0,
     follows_flag=FOLLOWS,
     complete_flag=COMPLETE,
 )
@@ -108,41 +102,30 @@ def setup_row(quirks: frozenset[str] = frozenset()) -> Row:
     )
 
 
-# REQUEST_CHANNEL: the count stands there only if N says so (RS01-CH-01, RS01-CH-02)
+def channel_count(*, has_slot: bool) -> Field:
+    """Return the count of REQUEST_CHANNEL, which stands there only if N says so (RS01-CH-01, RS01-CH-02).
 
+    With ``has_slot`` it is there even if N is clear, and 0 then means none; a body below 4 bytes has no room for it.
+    """
 
-def read_count(values: Values, data: bytes, offset: int, flags: int) -> int:
-    if not flags & INITIAL_N:
-        return offset
-    (values["initial_n"],) = UINT32.unpack_from(data, offset)
-    return offset + UINT32.size
+    def read(values: Values, data: bytes, offset: int, flags: int) -> int:
+        if len(data) < offset + UINT32.size if has_slot else not flags & INITIAL_N:
+            return offset
+        (initial_n,) = UINT32.unpack_from(data, offset)
+        values["initial_n"] = initial_n if flags & INITIAL_N else initial_n or None
+        return offset + UINT32.size
 
+    def write(name: str, frame: Any) -> Written:
+        if frame.initial_n is None:
+            return (0, UINT32.pack(0), b"") if has_slot else NOTHING
+        return INITIAL_N, UINT32.pack(check(name, "initial_n", frame.initial_n, 0, UINT32_MAX)), b""
 
-def write_count(name: str, frame: Any) -> Written:
-    if frame.initial_n is None:
-        return NOTHING
-    check(name, "initial_n", frame.initial_n, 0, UINT32_MAX)
-    return INITIAL_N, UINT32.pack(frame.initial_n), b""
-
-
-def read_slot(values: Values, data: bytes, offset: int, flags: int) -> int:
-    """Read a count even if N is clear; then 0 means none. A body below 4 bytes has no room for it."""
-    if len(data) < offset + UINT32.size:
-        return offset
-    (initial_n,) = UINT32.unpack_from(data, offset)
-    values["initial_n"] = initial_n if flags & INITIAL_N else initial_n or None
-    return offset + UINT32.size
-
-
-def write_slot(name: str, frame: Any) -> Written:
-    """Write the count always, with N set if it was given."""
-    return write_count(name, frame) if frame.initial_n is not None else (0, UINT32.pack(0), b"")
+    return Field(read, write, flags=INITIAL_N, attributes=("initial_n",))
 
 
 def channel_row(quirks: frozenset[str] = frozenset()) -> Row:
     """Return the row of REQUEST_CHANNEL with these quirks."""
-    read, write = (read_slot, write_slot) if "channel_slot" in quirks else (read_count, write_count)
-    count = Field(read, write, flags=INITIAL_N, attributes=("initial_n",))
+    count = channel_count(has_slot="channel_slot" in quirks)
     row = SHAPE.row(
         *(0x0008, "REQUEST_CHANNEL", RequestFrame, count, SHAPE.payload),
         *(FOLLOWING, bit("complete", COMPLETE)),
@@ -152,35 +135,22 @@ def channel_row(quirks: frozenset[str] = frozenset()) -> Row:
     return attrs.evolve(row, fixed=UINT32.size)
 
 
-# ERROR's text may end with NUL, too (RS01-ERR-02): one is taken off. None is sent, except behind text that itself ends
-# with one, which its receiver would take for the terminator.
-
-
-def read_text(values: Values, data: bytes, offset: int, flags: int) -> int:
-    values["data"] = data[offset:].removesuffix(NUL)
-    return len(data)
-
-
-def write_text(name: str, frame: Any) -> Written:
-    return 0, b"", frame.data + NUL if frame.data.endswith(NUL) else frame.data
-
-
-def check_position(name: str, frame: Any) -> Written:
-    check(name, "last_received_position", frame.last_received_position, 0, 0)
-    return NOTHING
-
-
 FOLLOWING: Final = bit("follows", FOLLOWS)
 # Part milliseconds are cut off, and 0 in either stops all requests (RS01-LEASE-03, RS01-LEASE-05).
 LEASE_NUMBERS: Final = numbers(time_to_live_ns=ns_in_ms(UINT32_MAX), number_of_requests=U32)
 # Data and nothing else, whatever M says (RS01-KA-08).
-KEEPALIVE_FIELDS: Final = (
-    bit("respond", RESPOND),
-    Field(None, check_position),
-    rest("data"),
-)
-ERROR_FIELDS: Final = (numbers(code=U32), SHAPE.metadata(), Field(read_text, write_text, attributes=("data",)))
+KEEPALIVE_FIELDS: Final = (bit("respond", RESPOND), absent("last_received_position"), rest("data"))
+ERROR_FIELDS: Final = (numbers(code=U32), SHAPE.metadata(), rest("data", terminated=True))  # RS01-ERR-02
 ANY_ID: Final = (0, UINT32_MAX)
+
+
+def counted_rows(*flags: Field) -> tuple[Row, Row]:
+    """Return the rows of the requests that always have a count, with these flags."""
+    return (
+        SHAPE.request_row(0x0006, "REQUEST_STREAM", Interaction.REQUEST_STREAM, *flags, counted=True),
+        SHAPE.request_row(0x0007, "REQUEST_SUB", Interaction.REQUEST_SUBSCRIPTION, *flags, counted=True),
+    )
+
 
 ROWS: Final = (  # RS01-TYP-01
     setup_row(),
@@ -188,8 +158,7 @@ ROWS: Final = (  # RS01-TYP-01
     SHAPE.row(0x0003, "KEEPALIVE", KeepaliveFrame, *KEEPALIVE_FIELDS),
     SHAPE.request_row(0x0004, "REQUEST_RESPONSE", Interaction.REQUEST_RESPONSE, FOLLOWING),
     SHAPE.request_row(0x0005, "REQUEST_FNF", Interaction.FIRE_AND_FORGET, FOLLOWING),
-    SHAPE.request_row(0x0006, "REQUEST_STREAM", Interaction.REQUEST_STREAM, FOLLOWING, counted=True),
-    SHAPE.request_row(0x0007, "REQUEST_SUB", Interaction.REQUEST_SUBSCRIPTION, FOLLOWING, counted=True),
+    *counted_rows(FOLLOWING),
     channel_row(),
     # RS01-RQN-01
     SHAPE.row(*(0x0009, "REQUEST_N", RequestNFrame, numbers(request_n=U32), absent("metadata")), ids=SHAPE.stream_ids),
@@ -212,12 +181,4 @@ def codec(quirks: frozenset[str] = frozenset()) -> Codec:
 @functools.cache
 def flagging_counts(known: Codec) -> Codec:
     """Return a codec of this layout that flags every count as REQUEST_CHANNEL does: Go reads none without its flag."""
-
-    def flagging(row: Row) -> Row:
-        def encode(frame: RequestFrame) -> Parts:
-            head, data = row.encode(frame)
-            return known.add_flags(head, INITIAL_N), data
-
-        return attrs.evolve(row, encode=encode)
-
-    return known.replacing(*(flagging(row) for row in known.rows if row.name in ("REQUEST_STREAM", "REQUEST_SUB")))
+    return known.replacing(*counted_rows(FOLLOWING, always(INITIAL_N)))

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-import attrs
-
+from rsocket_trio.rsocket.codec import bit, rest
 from rsocket_trio.rsocket.frames import CancelFrame, ErrorFrame, LeaseFrame, MetadataPushFrame, PayloadFrame, SetupFrame
 from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
-from rsocket_trio.rsocket.layouts.fields import bit, rest
 from rsocket_trio.rsocket.layouts.v1_0 import (
     ANY_ID,
-    COMPLETE,
     ERROR_CODE,
-    FOLLOWS,
     LEASE_NUMBERS,
-    NEXT,
+    PAYLOAD_FLAGS,
     SETUP_FIELDS,
     SHAPE,
     STREAM_IDS,
@@ -29,18 +25,12 @@ STRICT: Final = 0x020
 METADATA: Final = SHAPE.metadata()
 
 
-# Unlike that of 1.0 it may be written bare, so that what was received so can be written again.
-BARE_PAYLOAD: Final = SHAPE.row(
-    *(0x0A, "PAYLOAD", PayloadFrame, SHAPE.payload),
-    *(bit("next", NEXT), bit("complete", COMPLETE), bit("follows", FOLLOWS)),
-    ids=STREAM_IDS,
-)
-
 CODEC: Final = layout_1_0.CODEC.replacing(
     SHAPE.row(0x01, "SETUP", SetupFrame, *SETUP_FIELDS, bit("strict", STRICT)),
     SHAPE.row(0x02, "LEASE", LeaseFrame, LEASE_NUMBERS, METADATA),  # RS02-LEASE-01
     SHAPE.row(0x09, "CANCEL", CancelFrame, METADATA, ids=STREAM_IDS),
-    attrs.evolve(layout_1_0.PAYLOAD_ROW, encode=BARE_PAYLOAD.encode),
+    # It may be bare, so that what was received so can be written again (RS02-PAY-03).
+    SHAPE.row(0x0A, "PAYLOAD", PayloadFrame, SHAPE.payload, *PAYLOAD_FLAGS, ids=STREAM_IDS),
     SHAPE.row(0x0B, "ERROR", ErrorFrame, ERROR_CODE, METADATA, rest("data"), ids=ANY_ID),  # RS02-ERR-03
     # M is always set (RS02-MP-01); a frame without it is ignored, as in 0.1.
     SHAPE.row(0x0C, "METADATA_PUSH", MetadataPushFrame, SHAPE.metadata(needed=True)),

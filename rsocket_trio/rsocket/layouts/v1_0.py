@@ -8,15 +8,36 @@ the last field of a frame without payload are ignored (ALL-RCT-11).
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.limits import MAX_FRAME_BYTES
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, BadMetadata, Codec, Parts, Row, check
+from rsocket_trio.rsocket.codec import (
+    MIMES,
+    NOTHING,
+    UINT31_MAX,
+    UINT32_MAX,
+    UINT63_MAX,
+    BadMetadata,
+    Codec,
+    Field,
+    Parts,
+    Row,
+    Shape,
+    Written,
+    absent,
+    always,
+    bit,
+    ns_in_ms,
+    numbers,
+    rest,
+    seconds_in_ms,
+    token,
+    uint,
+)
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,
@@ -30,21 +51,6 @@ from rsocket_trio.rsocket.frames import (
     ResumeFrame,
     ResumeOkFrame,
     SetupFrame,
-)
-from rsocket_trio.rsocket.layouts.fields import (
-    MIMES,
-    UINT32_MAX,
-    Field,
-    Shape,
-    absent,
-    always,
-    bit,
-    ns_in_ms,
-    numbers,
-    rest,
-    seconds_in_ms,
-    token,
-    uint,
 )
 
 IGNORE: Final = 0x200
@@ -99,12 +105,6 @@ class LengthShape(Shape):
             raise LocalProtocolError(f"{name} metadata of {len(metadata)} bytes, limit {LONGEST_METADATA}")
         return len(metadata).to_bytes(3, "big") + metadata
 
-    def payload_at(self, data: bytes, offset: int, flags: int) -> Payload:
-        if not flags & METADATA:
-            return Payload(data[offset:])
-        metadata, _, offset = self.metadata_at(data, offset)
-        return Payload(data[offset:], metadata)
-
 
 SHAPE: Final = LengthShape(
     minimum=BODY,
@@ -120,55 +120,6 @@ SHAPE: Final = LengthShape(
     metadata_flag=METADATA,
 )
 STREAM_IDS: Final = (1, UINT31_MAX)
-payload_at: Final = SHAPE.payload_at
-metadata_field: Final = SHAPE.metadata_field
-
-
-def check_stream(name: str, stream_id: int) -> None:
-    """Raise ``LocalProtocolError`` if a frame of a stream is on stream 0 or names an id out of range."""
-    check(name, "stream_id", stream_id, 1, UINT31_MAX)
-
-
-# Requests, without a count (RS10-RR-01) and with one (RS10-STR-01, RS10-CH-01). The fast path has those of most calls.
-
-
-def request_row(number: int, name: str, interaction: Interaction, count: Field, complete: Field) -> Row:
-    """Return the row of a request; it has a COMPLETE flag if the requester sends items of its own."""
-    fields = (count, SHAPE.payload, bit("follows", FOLLOWS), complete)
-    return SHAPE.row(number, name, RequestFrame, *fields, ids=STREAM_IDS, interaction=interaction)
-
-
-# PAYLOAD (RS10-PAY-01)
-
-
-def decode_payload(stream_id: int, flags: int, data: bytes) -> PayloadFrame:
-    return PayloadFrame(
-        stream_id,
-        payload_at(data, BODY, flags) if flags & METADATA else Payload(data[BODY:]),
-        flags & NEXT != 0,
-        flags & COMPLETE != 0,
-        flags & FOLLOWS != 0,
-    )
-
-
-def encode_payload(frame: PayloadFrame) -> Parts:
-    stream_id, payload = frame.stream_id, frame.payload
-    word = 0x0A << 10
-    if frame.next:
-        word |= NEXT
-    if frame.complete:
-        word |= COMPLETE
-    if frame.follows:
-        word |= FOLLOWS
-    if word == 0x0A << 10:  # RS10-PAY-03
-        raise LocalProtocolError("PAYLOAD next False, complete False: one of them, or follows, must be set")
-    if not 0 < stream_id <= UINT31_MAX:
-        check_stream("PAYLOAD", stream_id)
-    if payload.metadata is None:
-        return HEADER.pack(stream_id, word), payload.data
-    return HEADER.pack(stream_id, word | METADATA) + metadata_field("PAYLOAD", payload.metadata), payload.data
-
-
 U16, U31, U32, U63 = uint("H", 0xFFFF), uint("I", UINT31_MAX), uint("I", UINT32_MAX), uint("Q", UINT63_MAX)
 LIFETIME: Final = seconds_in_ms(UINT31_MAX, zero=False)  # RS10-SETUP-04
 
@@ -190,11 +141,6 @@ COUNT: Final = numbers(initial_n=COUNTED)
 NO_COUNT: Final = absent("initial_n")
 NO_COMPLETE: Final = absent("complete", reason="its requester sends nothing more anyway")
 NO_METADATA: Final = absent("metadata")
-PAYLOAD_FLAGS: Final = METADATA | FOLLOWS | COMPLETE | NEXT
-PAYLOAD_ROW: Final = Row(
-    *(0x0A, "PAYLOAD", PayloadFrame, PAYLOAD_FLAGS, 0, decode_payload, encode_payload),
-    attributes=("payload.metadata", "payload.data", "next", "complete", "follows"),
-)
 ANY_ID: Final = (0, UINT31_MAX)
 # The body is the extension's own, metadata included (RS10-EXT-01, RS10-EXT-02).
 EXT_ROW: Final = SHAPE.row(
@@ -202,6 +148,59 @@ EXT_ROW: Final = SHAPE.row(
     *(bit("ignore", IGNORE, counted=False), bit("has_metadata", METADATA)),
     ids=ANY_ID,
 )
+
+FOLLOWING: Final = bit("follows", FOLLOWS)
+PAYLOAD_FLAGS: Final = (bit("next", NEXT), bit("complete", COMPLETE), FOLLOWING)
+
+# Without a count (RS10-RR-01, RSX-REQ-01), and with one (RS10-STR-01, RS10-CH-01, RSX-REQ-02). The fast path has those
+# of most calls. There is a COMPLETE flag if the requester sends items of its own.
+REQUESTS: Final = (
+    (0x04, "REQUEST_RESPONSE", Interaction.REQUEST_RESPONSE, NO_COUNT, NO_COMPLETE),
+    (0x05, "REQUEST_FNF", Interaction.FIRE_AND_FORGET, NO_COUNT, NO_COMPLETE),
+    (0x06, "REQUEST_STREAM", Interaction.REQUEST_STREAM, COUNT, NO_COMPLETE),
+    (0x07, "REQUEST_CHANNEL", Interaction.REQUEST_CHANNEL, COUNT, bit("complete", COMPLETE)),
+)
+
+
+def request_rows(*fields: Field, ignorable: bool = True) -> list[Row]:
+    """Return the rows of all requests, with these fields behind the count."""
+    return [
+        SHAPE.row(
+            number,
+            name,
+            RequestFrame,
+            *(count, *fields, FOLLOWING, complete),
+            ids=STREAM_IDS,
+            interaction=interaction,
+            ignorable=ignorable,
+        )
+        for number, name, interaction, count, complete in REQUESTS
+    ]
+
+
+def check_item(name: str, frame: Any) -> Written:
+    if not (frame.next or frame.complete or frame.follows):  # RS10-PAY-03, RSX-PAY-02
+        raise LocalProtocolError(f"{name} next False, complete False: one of them, or follows, must be set")
+    return NOTHING
+
+
+CHECKED_ITEM: Final = Field(None, check_item)
+# RS10-PAY-01
+PAYLOAD: Final = SHAPE.row(0x0A, "PAYLOAD", PayloadFrame, CHECKED_ITEM, SHAPE.payload, *PAYLOAD_FLAGS, ids=STREAM_IDS)
+
+
+def decode_payload(stream_id: int, flags: int, data: bytes) -> PayloadFrame:
+    payload = SHAPE.payload_at(data, BODY, flags)
+    return PayloadFrame(stream_id, payload, flags & NEXT != 0, flags & COMPLETE != 0, flags & FOLLOWS != 0)
+
+
+def encode_payload(frame: PayloadFrame) -> Parts:
+    """Encode what most streams end with in fewer calls; all else is for the fields."""
+    flags = (NEXT if frame.next else 0) | (COMPLETE if frame.complete else 0) | (FOLLOWS if frame.follows else 0)
+    if frame.payload.metadata is not None or not flags or not 0 < frame.stream_id <= UINT31_MAX:
+        return PAYLOAD.encode(frame)
+    return header(0x0A, flags, frame.stream_id), frame.payload.data
+
 
 ROWS: Final = (  # RS10-TYP-01
     SHAPE.row(0x01, "SETUP", SetupFrame, *SETUP_FIELDS, absent("strict")),
@@ -212,14 +211,11 @@ ROWS: Final = (  # RS10-TYP-01
         *(0x03, "KEEPALIVE", KeepaliveFrame),
         *(numbers(last_received_position=U63), rest("data"), bit("respond", RESPOND)),
     ),
-    request_row(0x04, "REQUEST_RESPONSE", Interaction.REQUEST_RESPONSE, NO_COUNT, NO_COMPLETE),
-    request_row(0x05, "REQUEST_FNF", Interaction.FIRE_AND_FORGET, NO_COUNT, NO_COMPLETE),
-    request_row(0x06, "REQUEST_STREAM", Interaction.REQUEST_STREAM, COUNT, NO_COMPLETE),
-    request_row(0x07, "REQUEST_CHANNEL", Interaction.REQUEST_CHANNEL, COUNT, bit("complete", COMPLETE)),
+    *request_rows(SHAPE.payload),
     # RS10-RQN-01, RS10-N-01, RS10-CAN-01
     SHAPE.row(0x08, "REQUEST_N", RequestNFrame, numbers(request_n=COUNTED), NO_METADATA, ids=STREAM_IDS),
     SHAPE.row(0x09, "CANCEL", CancelFrame, NO_METADATA, ids=STREAM_IDS),
-    PAYLOAD_ROW,
+    attrs.evolve(PAYLOAD, decode=decode_payload, encode=encode_payload),
     # RS10-ERR-01
     SHAPE.row(0x0B, "ERROR", ErrorFrame, ERROR_CODE, rest("data"), absent("metadata"), ids=ANY_ID),
     # Metadata to the end, whatever M says (RS10-MP-01, RS10-MP-02).

@@ -11,45 +11,48 @@ from typing import Any, Final
 import attrs
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.codec import UINT31_MAX, Codec, Parts, Row, end_of
-from rsocket_trio.rsocket.extensions.blocks import (
+from rsocket_trio.rsocket.codec import (
+    NOTHING,
+    UINT31_MAX,
+    Codec,
+    Field,
+    Parts,
+    Row,
+    Values,
+    Written,
+    absent,
+    bit,
+    constant,
+    end_of,
+    numbers,
+    rest,
+)
+from rsocket_trio.rsocket.extensions.entries import (
+    AT_EXT,
+    AT_OK,
+    AT_SETUP,
+    AT_STREAM,
     WELL_KNOWN_BIT,
     Point,
     decode_block,
     encode_block,
     name_field,
 )
-from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_OK, AT_SETUP, AT_STREAM
-from rsocket_trio.rsocket.frames import ExtFrame, Frame, PayloadFrame, RequestFrame, SetupFrame, SetupOkFrame
+from rsocket_trio.rsocket.frames import ExtFrame, Frame, PayloadFrame, SetupFrame, SetupOkFrame
 from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
-from rsocket_trio.rsocket.layouts.fields import (
-    NOTHING,
-    Field,
-    Values,
-    Written,
-    absent,
-    bit,
-    constant,
-    numbers,
-    rest,
-)
 from rsocket_trio.rsocket.layouts.v1_0 import (
     BODY,
-    COMPLETE,
-    COUNT,
-    FOLLOWS,
+    CHECKED_ITEM,
     IGNORE,
     METADATA,
-    NEXT,
-    NO_COMPLETE,
-    NO_COUNT,
+    PAYLOAD_FLAGS,
     SHAPE,
     STREAM_IDS,
     U16,
     U31,
     UINT32,
+    request_rows,
 )
 
 EXTENSIONS: Final = 0x200  # X, where other types have the ignore flag (RSX-FLG-05)
@@ -135,93 +138,72 @@ def check_setup(name: str, frame: Any) -> Written:
     return NOTHING
 
 
-def check_item(name: str, frame: Any) -> Written:
-    if not (frame.next or frame.complete or frame.follows):  # RSX-PAY-02
-        raise LocalProtocolError("PAYLOAD next False, complete False: one of them, or follows, must be set")
-    return NOTHING
+def extensions(point: Point, *, needed: bool = False) -> Field:
+    """Return the extensions at this point, if X says that there are some, or the frame always has some."""
+
+    def read(values: Values, data: bytes, offset: int, flags: int) -> int:
+        if not flags & EXTENSIONS and not needed:
+            return offset
+        values["extensions"], end = decode_block(data, offset, point)
+        return end
+
+    def write(name: str, frame: Any) -> Written:
+        if not frame.extensions and not needed:
+            return NOTHING
+        return 0 if needed else EXTENSIONS, encode_block(frame.extensions, point), b""
+
+    return Field(read, write, flags=0 if needed else EXTENSIONS, attributes=("extensions",))
 
 
-@attrs.frozen
-class Layout:
-    """Builds the draft's codec from the extensions known in requests."""
+def ext_row() -> Row:
+    """Return the row of EXT: extensions in one type, then metadata to the end; any other is opaque.
 
-    at_stream: Point = AT_STREAM
+    RSX-EXT-01 to RSX-EXT-03
+    """
+    row = SHAPE.row(
+        *(0x3F, "EXT", ExtFrame, numbers(ext_type=U31), extensions(AT_EXT, needed=True)),
+        *(rest("metadata", METADATA), bit("ignore", IGNORE, counted=False)),
+    )
 
-    def codec(self) -> Codec:
-        """Return the codec of these frames, and of all others as RSocket 1.0 writes them (RSX-OTH-01)."""
-        setup = (
-            Field(None, check_setup),
-            # The MIME types come before the version (RSX-SETUP-02).
-            *(mime("data_mime", "data MIME type"), mime("metadata_mime", "metadata MIME type")),
-            *(numbers("version", major=U16, minor=U16), self.extensions(AT_SETUP), SHAPE.payload, bit("ack", ACK)),
-            *(constant(keepalive_interval=0.0, max_lifetime=0.0), absent(*TERMS)),
-        )
-        item = (MIMES, PAYLOAD, bit("next", NEXT), bit("complete", COMPLETE), bit("follows", FOLLOWS))
-        return layout_1_0.CODEC.replacing(
-            SHAPE.row(0x01, "SETUP", SetupFrame, *setup, ignorable=False),
-            # No extensions: where others have X it has a spare bit (RSX-PAY-01, RSX-FLG-04, RSX-FLG-06).
-            SHAPE.row(0x0A, "PAYLOAD", PayloadFrame, Field(None, check_item), *item, ids=STREAM_IDS, ignorable=False),
-            # RSX-OK-01
-            SHAPE.row(*(0x0F, "SETUP_OK", SetupOkFrame, self.extensions(AT_OK), SHAPE.payload), ignorable=False),
-            self.ext_row(),
-            # Without a count (RSX-REQ-01), and with one (RSX-REQ-02).
-            self.request_row(0x04, "REQUEST_RESPONSE", Interaction.REQUEST_RESPONSE, NO_COUNT, NO_COMPLETE),
-            self.request_row(0x05, "REQUEST_FNF", Interaction.FIRE_AND_FORGET, NO_COUNT, NO_COMPLETE),
-            self.request_row(0x06, "REQUEST_STREAM", Interaction.REQUEST_STREAM, COUNT, NO_COMPLETE),
-            self.request_row(0x07, "REQUEST_CHANNEL", Interaction.REQUEST_CHANNEL, COUNT, bit("complete", COMPLETE)),
-        )
+    def decode(stream_id: int, flags: int, data: bytes) -> Frame:
+        (ext_type,) = UINT32.unpack_from(data, BODY)
+        known = ext_type & UINT31_MAX == EXTENSION_BLOCK
+        return (row if known else OPAQUE_EXT).decode(stream_id, flags, data)
 
-    def request_row(self, number: int, name: str, interaction: Interaction, count: Field, complete: Field) -> Row:
-        """Return the row of a request; it has a COMPLETE flag if the requester sends items of its own."""
-        return SHAPE.row(
-            *(number, name, RequestFrame, count, MIMES, self.extensions(self.at_stream), PAYLOAD),
-            *(bit("follows", FOLLOWS), complete),
-            ids=STREAM_IDS,
-            interaction=interaction,
-            ignorable=False,
-        )
+    def encode(frame: ExtFrame) -> Parts:
+        if frame.ext_type != EXTENSION_BLOCK:
+            if frame.extensions or frame.metadata is not None:
+                raise LocalProtocolError(f"EXT ext_type {frame.ext_type}: only type 1 has extensions and metadata")
+            return OPAQUE_EXT.encode(frame)
+        if frame.body or frame.has_metadata:
+            raise LocalProtocolError("EXT body: in type 1 there are extensions and metadata instead")
+        return row.encode(frame)
 
-    def extensions(self, point: Point, *, needed: bool = False) -> Field:
-        """Return the extensions at this point, if X says that there are some, or the frame always has some."""
-
-        def read(values: Values, data: bytes, offset: int, flags: int) -> int:
-            if not flags & EXTENSIONS and not needed:
-                return offset
-            values["extensions"], end = decode_block(data, offset, point)
-            return end
-
-        def write(name: str, frame: Any) -> Written:
-            if not frame.extensions and not needed:
-                return NOTHING
-            return 0 if needed else EXTENSIONS, encode_block(frame.extensions, point), b""
-
-        return Field(read, write, flags=0 if needed else EXTENSIONS, attributes=("extensions",))
-
-    def ext_row(self) -> Row:
-        """Return the row of EXT: extensions in one type, then metadata to the end; any other is opaque.
-
-        RSX-EXT-01 to RSX-EXT-03
-        """
-        row = SHAPE.row(
-            *(0x3F, "EXT", ExtFrame, numbers(ext_type=U31), self.extensions(AT_EXT, needed=True)),
-            *(rest("metadata", METADATA), bit("ignore", IGNORE, counted=False)),
-        )
-
-        def decode(stream_id: int, flags: int, data: bytes) -> Frame:
-            (ext_type,) = UINT32.unpack_from(data, BODY)
-            known = ext_type & UINT31_MAX == EXTENSION_BLOCK
-            return (row if known else OPAQUE_EXT).decode(stream_id, flags, data)
-
-        def encode(frame: ExtFrame) -> Parts:
-            if frame.ext_type != EXTENSION_BLOCK:
-                if frame.extensions or frame.metadata is not None:
-                    raise LocalProtocolError(f"EXT ext_type {frame.ext_type}: only type 1 has extensions and metadata")
-                return OPAQUE_EXT.encode(frame)
-            if frame.body or frame.has_metadata:
-                raise LocalProtocolError("EXT body: in type 1 there are extensions and metadata instead")
-            return row.encode(frame)
-
-        return attrs.evolve(row, decode=decode, encode=encode, opaque=OPAQUE_EXT)
+    return attrs.evolve(row, decode=decode, encode=encode, opaque=OPAQUE_EXT)
 
 
-CODEC: Final = Layout().codec()
+def codec(at_stream: Point = AT_STREAM) -> Codec:
+    """Return the codec of these frames, and of all others as RSocket 1.0 writes them (RSX-OTH-01).
+
+    ``at_stream`` are the extensions known in requests.
+    """
+    setup = (
+        Field(None, check_setup),
+        # The MIME types come before the version (RSX-SETUP-02).
+        *(mime("data_mime", "data MIME type"), mime("metadata_mime", "metadata MIME type")),
+        *(numbers("version", major=U16, minor=U16), extensions(AT_SETUP), SHAPE.payload, bit("ack", ACK)),
+        *(constant(keepalive_interval=0.0, max_lifetime=0.0), absent(*TERMS)),
+    )
+    item = (CHECKED_ITEM, MIMES, PAYLOAD, *PAYLOAD_FLAGS)
+    return layout_1_0.CODEC.replacing(
+        SHAPE.row(0x01, "SETUP", SetupFrame, *setup, ignorable=False),
+        # No extensions: where others have X it has a spare bit (RSX-PAY-01, RSX-FLG-04, RSX-FLG-06).
+        SHAPE.row(0x0A, "PAYLOAD", PayloadFrame, *item, ids=STREAM_IDS, ignorable=False),
+        # RSX-OK-01
+        SHAPE.row(*(0x0F, "SETUP_OK", SetupOkFrame, extensions(AT_OK), SHAPE.payload), ignorable=False),
+        ext_row(),
+        *request_rows(MIMES, extensions(at_stream), PAYLOAD, ignorable=False),
+    )
+
+
+CODEC: Final = codec()

@@ -18,7 +18,6 @@ from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.mux.reassembly import PartialPayload
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.layouts import fields
 from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
 from rsocket_trio.rsocket.stream_receiver import StreamReceiver
 from rsocket_trio.rsocket.stream_sender import StreamSender
@@ -35,7 +34,7 @@ def findings(name: str, **changes: Any) -> list[Finding]:
 
 
 def test_metadata_that_runs_past_its_frame_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unbounded(shape: fields.Shape, data: bytes, offset: int) -> tuple[bytes, int, int]:
+    def unbounded(shape: layout_1_0.LengthShape, data: bytes, offset: int) -> tuple[bytes, int, int]:
         start = offset + 3
         size = int.from_bytes(data[offset:start], "big")
         return data[start : start + size], 0, start + size

@@ -64,7 +64,7 @@ def check_size(dialect: Dialect, size: int, fragment: int) -> int:
 
 
 def framing_of(dialect: Dialect) -> Framing:
-    return Framing24() if dialect.framing == "u24" else Framing32(2**24, dialect.codec.minimum)
+    return Framing24() if dialect.framing is Framing24 else Framing32(2**24, dialect.codec.minimum)
 
 
 def of(dialect: Dialect) -> list[bytes]:

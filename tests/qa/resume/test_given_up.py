@@ -13,10 +13,13 @@ import trio.testing
 from rsocket_trio.connection.link import Link
 from rsocket_trio.errors import ConnectionLost, RejectedResume, RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame
-from rsocket_trio.mux.outbox import Outbox, StreamQueue
+from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.retransmission import RetainingOutbox
+from rsocket_trio.mux.stream_state import StreamQueue
 from rsocket_trio.rsocket.dialect import REACTIVESOCKET_0_2, RSOCKET_1_0, Dialect
-from rsocket_trio.rsocket.resume_protocol import ResumePositions, ResumeRequest
+from rsocket_trio.rsocket.resume_protocol import ResumeHandshake, ResumeRequest
+from rsocket_trio.rsocket.stream_table import StreamTable
+from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 
 
@@ -125,7 +128,9 @@ async def test_the_send_task_of_a_link_that_was_given_up_ends(cuts: bool) -> Non
 )
 def test_a_resume_says_the_version_of_its_session(dialect: Dialect, version: tuple[int, int], is_taken: bool) -> None:
     outbox = RetainingOutbox(1000, lambda lane: None, half_full=lambda: b"")
-    resumption = ResumePositions(dialect, outbox, 1000)
+    table = StreamTable(dialect, client=False)
+    resumption = ResumeHandshake(dialect, ResumeOptions(), table, outbox, lambda now: None, lambda code, data: data)
+    resumption._agree()
     back = ResumeRequest(b"token", version, 0)
 
     if is_taken:

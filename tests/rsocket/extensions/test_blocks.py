@@ -17,28 +17,23 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import RSOCKET_1_0, RSOCKET_2_0_DRAFT
-from rsocket_trio.rsocket.extensions.blocks import (
-    ENTRY_LIMIT,
-    MalformedExtension,
-    Point,
-    Reader,
-    UnknownExtension,
-    decode_block,
-    encode_block,
-)
-from rsocket_trio.rsocket.extensions.payloads import (
+from rsocket_trio.rsocket.extensions.entries import (
     AT_EXT,
     AT_OK,
     AT_SETUP,
     AT_STREAM,
     CONCURRENCY_LIMIT,
+    ENTRY_LIMIT,
     REQUESTS_COUNT,
     Address,
     Beat,
     BrokerInfo,
     Complexity,
     KeepaliveTerms,
+    MalformedExtension,
     Permits,
+    Point,
+    Reader,
     Resumable,
     ResumeGrant,
     ResumePosition,
@@ -46,6 +41,9 @@ from rsocket_trio.rsocket.extensions.payloads import (
     RouteAdd,
     RouteJoin,
     Strategies,
+    UnknownExtension,
+    decode_block,
+    encode_block,
     entry_of,
 )
 from rsocket_trio.rsocket.frames import (
@@ -61,7 +59,7 @@ from rsocket_trio.rsocket.frames import (
     SetupOkFrame,
 )
 from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
-from rsocket_trio.rsocket.layouts.v2_0_draft import Layout
+from rsocket_trio.rsocket.layouts.v2_0_draft import codec as codec_of
 from tests.rsocket import drafted
 
 CODEC = RSOCKET_2_0_DRAFT.codec
@@ -206,7 +204,7 @@ def test_an_application_may_define_an_extension_that_must_be_understood() -> Non
         return reader.uint(1, "first"), reader.uint(1, "second")
 
     at_stream = attrs.evolve(AT_STREAM, definitions={**AT_STREAM.definitions, "com.pair": decode_pair})
-    codec = Layout(at_stream=at_stream).codec()
+    codec = codec_of(at_stream)
     frame = attrs.evolve(REQUEST, extensions=(ExtensionEntry("com.pair", payload=b"\1\2"),), payload=Payload(b"data"))
     data = codec.encode(frame)
 
