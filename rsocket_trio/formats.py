@@ -179,7 +179,7 @@ class Hashed(NamedTuple):
 
 
 NOT_FORESEEN = {
-    *("StrType", "BytesType", "NoneType", "BoolType", "DateType", "EnumType", "LiteralType", "DecimalType", "UUIDType"),
+    *("StrType", "BytesType", "NoneType", "BoolType", "DateType", "EnumType", "LiteralType", "DecimalType", "UUIDType")
 }
 """The names that msgspec has for types whose values are text where they are hashed, are few, or may be alike anyway."""
 

@@ -9,13 +9,7 @@ the extra ``spark``, too.
 from __future__ import annotations
 
 from rsocket_trio.analytics.capture_tables import Unreadable
-from rsocket_trio.analytics.data_frames import (
-    CaptureTables,
-    derive,
-    name_frames,
-    read_capture,
-    table_schema,
-)
+from rsocket_trio.analytics.data_frames import CaptureTables, derive, name_frames, read_capture, table_schema
 from rsocket_trio.analytics.local_spark import create_views, open_spark
 from rsocket_trio.analytics.views import VIEWS, Answer, create_duckdb_views, open_duckdb
 

@@ -167,10 +167,7 @@ class Card:
 
 
 NO_REPORT: Final = f"a report needs plotly and jinja2: {install_command('report')}"
-PARTS: Final = {
-    "styles": Path(__file__).with_name("report.css"),
-    "script": Path(__file__).with_name("report.js"),
-}
+PARTS: Final = {"styles": Path(__file__).with_name("report.css"), "script": Path(__file__).with_name("report.js")}
 TEMPLATE: Final = Path(__file__).with_name("report.html.j2")
 SHOWN: Final = 200
 """Rows of a table that the page has; the views have them all."""
@@ -261,7 +258,6 @@ def cell(column: str, value: object) -> Cell:
 
 
 def _table(name: str, answer: Answer) -> dict[str, object]:
-    """Return one table of the page."""
     rows = tuple(
         tuple(cell(column, value) for column, value in zip(answer.columns, row, strict=True))
         for row in answer.rows[:SHOWN]

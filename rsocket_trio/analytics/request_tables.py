@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rsocket_trio.analytics.sql import (
-    METRICS,
-    SHOWN,
-    SHOWN_ROUTE,
-    TOP,
-    bucket_of,
-    cell_of,
-    percentiles,
-    ranked,
-)
+from rsocket_trio.analytics.sql import METRICS, SHOWN, SHOWN_ROUTE, TOP, bucket_of, cell_of, percentiles, ranked
 
 SLOW: Final = 400
 """Slow requests that are listed at most: the slowest of each route, interaction and peer, then those of each time."""

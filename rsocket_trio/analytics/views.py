@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from rsocket_trio.analytics import cell_tables, request_tables, traffic_tables
-from rsocket_trio.analytics.capture_tables import (
-    Files,
-    capture_files,
-    check_dialects,
-    first_line,
-    need_duckdb,
-    quoted,
-)
+from rsocket_trio.analytics.capture_tables import Files, capture_files, check_dialects, first_line, need_duckdb, quoted
 from rsocket_trio.analytics.sql import DEFAULT_DIALECT, ROUTES, TYPES, frames_query, reads_of
 from rsocket_trio.capture.schema import BINARY, TABLES
 
@@ -34,12 +27,7 @@ MEMORY_MIB: Final = 384
 """Memory that DuckDB may take; what needs more is put into files for a while."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-QUERIES: Final = {
-    "routes": ROUTES,
-    **request_tables.QUERIES,
-    **traffic_tables.QUERIES,
-    **cell_tables.QUERIES,
-}
+QUERIES: Final = {"routes": ROUTES, **request_tables.QUERIES, **traffic_tables.QUERIES, **cell_tables.QUERIES}
 """The queries of all derived tables, by name."""
 READS: Final = {name: reads_of(sql) for name, sql in QUERIES.items()}
 IN_ORDER: Final = tuple(name for name in TopologicalSorter(READS).static_order() if name in QUERIES)
@@ -173,10 +161,7 @@ class DuckdbEngine:
 
 @contextmanager
 def open_duckdb(
-    directory: str | Path,
-    *,
-    server: str | Path | None = None,
-    settings: Mapping[str, str] | None = None,
+    directory: str | Path, *, server: str | Path | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[DuckdbEngine]:
     """Open the capture in ``directory`` in DuckDB for the block. Raise ``Unreadable``.
 

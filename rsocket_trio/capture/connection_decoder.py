@@ -340,7 +340,6 @@ class ConnectionDecoder:
         counts[1] += size
 
     def _row(self, seen: FrameCells) -> None:
-        """Append the row of one frame."""
         origin, facts = self._rows.origin, self.facts
         seq, dropped = self._seq, self._unreported_drops
         self._seq += 1

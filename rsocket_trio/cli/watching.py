@@ -85,7 +85,6 @@ class Watcher:
     """The recorder of ``capture`` for this transport."""
 
     def _opened(self, facts: Facts) -> Watcher:
-        """Return the watcher of a transport."""
         return self if self.capture is None else attrs.evolve(self, beside=self.capture._opened(facts))
 
     def received(self, frames: Sequence[bytes]) -> None:

@@ -268,7 +268,6 @@ class Player:
         raise StepFailure(f"{shown(frame)} came, expected {' or '.join(str(pattern) for _, _, pattern in patterns)}")
 
     async def _expect_answers(self, expected: list[str]) -> None:
-        """Take these answers, whose frames may mix."""
         answers = [self._notation.answer(text) for text in expected]
         while answers:
             frame = await self._next()

@@ -65,17 +65,7 @@ class HandlerCall(StreamObserver):
     still runs, so that it still counts as a stream.
     """
 
-    __slots__ = (
-        "cancelled",
-        "channel",
-        "detached",
-        "handler",
-        "payload",
-        "port",
-        "scope",
-        "sender",
-        "stream",
-    )
+    __slots__ = ("cancelled", "channel", "detached", "handler", "payload", "port", "scope", "sender", "stream")
 
     def __init__(self, port: Engine, stream: StreamState, handler: Handler, payload: Any) -> None:
         self.port = port

@@ -29,15 +29,7 @@ class ReceiveBudget:
     or the link waits for a smaller sum.
     """
 
-    __slots__ = (
-        "_deferred",
-        "_limit",
-        "_resume",
-        "is_awaited",
-        "overhead",
-        "pause_above",
-        "size",
-    )
+    __slots__ = ("_deferred", "_limit", "_resume", "is_awaited", "overhead", "pause_above", "size")
 
     def __init__(self, limit: int, *, counts_items: bool = False, pauses: bool = False) -> None:
         self._limit = limit
@@ -191,7 +183,6 @@ class Inbox:
         return self
 
     async def __anext__(self) -> Payload:
-        """Return the next item. Raise ``StopAsyncIteration`` at the end, or the error that ended the stream."""
         if self._reader is not None:
             raise trio.BusyResourceError("another task reads from this stream already")
         items = self._items
@@ -340,7 +331,6 @@ class BudgetedInbox(Inbox):
             self.put(payload, False)
 
     async def __anext__(self) -> Payload:
-        """Return the next item."""
         payload = await super().__anext__()
         self._waiting -= payload.size
         return payload
@@ -377,7 +367,6 @@ class PushInbox(Inbox):
         return True
 
     async def __anext__(self) -> Payload | MetadataPush:  # type: ignore[override]
-        """Return the next item or push."""
         if self._reader is not None:
             raise trio.BusyResourceError("another task reads from this stream already")
         if not self._items:

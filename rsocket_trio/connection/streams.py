@@ -262,7 +262,6 @@ class Incoming(StreamObserver):
 
     @property
     def _unread(self) -> int:
-        """Number of received items that were not taken."""
         return self._inbox.unread if self._inbox is not None else 0
 
     def __aiter__(self) -> AsyncIterator[Payload]:

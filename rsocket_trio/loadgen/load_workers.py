@@ -116,7 +116,6 @@ class Crew:
         return b"%d" % self._start_ns
 
     def _count(self, request: Payload) -> bytes:
-        """Take counts of a worker."""
         for *key, count in json.loads(request.data):
             self._counts[tuple(key)] += count
         return b""

@@ -117,7 +117,6 @@ class Counts:
         return {name: None if time is None else time / NS for name, time in times.items()}
 
     def _add(self, measure: str, name: str, bucket: int | None, count: int) -> None:
-        """Add one row of a task."""
         if bucket is not None:
             self.times[measure].merge(Histogram([(bucket, count)]))
         elif measure == "error":

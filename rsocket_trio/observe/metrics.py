@@ -85,7 +85,6 @@ class Metrics:
         self._client_routes: set[str] = set()
 
     def __call__(self, call: Call) -> Watched:
-        """Return the context manager round a call."""
         return Watched(self, call)
 
     def connected(self, connection: Connection) -> None:

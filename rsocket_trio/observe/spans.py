@@ -37,7 +37,6 @@ class Spans:
         self._tracer = trace.get_tracer("rsocket_trio", tracer_provider=tracer_provider)
 
     def __call__(self, call: Call) -> Spanned:
-        """Return the context manager round a call."""
         return Spanned(self._tracer, call)
 
 

@@ -345,7 +345,6 @@ class Log(ReplayableLog):
 
     @property
     def _wal_bytes(self) -> int:
-        """Return the bytes of the write-ahead log."""
         with suppress(FileNotFoundError):
             return os.stat(f"{self._file}-wal").st_size
         return 0

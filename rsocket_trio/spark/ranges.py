@@ -16,14 +16,7 @@ from pyspark.sql.datasource import InputPartition
 
 from rsocket_trio.replay.elements import Bounds, Whole
 from rsocket_trio.spark.errors import CheckpointError, OptionError
-from rsocket_trio.spark.options import (
-    EARLIEST,
-    Place,
-    Positions,
-    Times,
-    place_name,
-    position_map,
-)
+from rsocket_trio.spark.options import EARLIEST, Place, Positions, Times, place_name, position_map
 
 MAX_TASK_ROWS = 1000
 """Rows of several small ranges that one task reads: starting another takes longer than reading them."""

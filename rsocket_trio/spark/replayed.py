@@ -171,12 +171,7 @@ class Fetch:
     """The reading of one range."""
 
     def __init__(
-        self,
-        pool: Pool,
-        options: Options,
-        range_: Range,
-        taker: Taker[pa.RecordBatch],
-        schema: pa.Schema | None = None,
+        self, pool: Pool, options: Options, range_: Range, taker: Taker[pa.RecordBatch], schema: pa.Schema | None = None
     ) -> None:
         self._pool = pool
         self._options = options

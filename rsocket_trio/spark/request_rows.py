@@ -224,7 +224,6 @@ class Encoder:
         return payloads
 
     def _metadata(self, entries: list[Entry], route: bytes) -> bytes | None:
-        """Return the metadata of the next request."""
         if self._is_staged:
             return encode_composite(entries) or None
         number, self._number = self._number, self._number + 1

@@ -210,9 +210,7 @@ def rows_of(produce: Callable[[Queue[pa.RecordBatch]], Awaitable[None]], options
 
 
 def gathered(
-    take: Callable[[float | None], pa.RecordBatch | None],
-    options: Options,
-    clock: Callable[[], float] = time.monotonic,
+    take: Callable[[float | None], pa.RecordBatch | None], options: Options, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches from ``take(timeout in seconds)``, joined until they have the rows, the bytes or the age that
     the options bound; see ``Job.take``.

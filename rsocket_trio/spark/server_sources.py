@@ -178,7 +178,6 @@ async def ask_sources(pool: Pool, options: Options, pattern: str) -> list[Source
 
 
 def _names(sources: Collection[Source]) -> str:
-    """Return the routes of sources for a message."""
     routes = [source.route for source in sources]
     more = f" and {len(routes) - MAX_SHOWN_SOURCES} more" if len(routes) > MAX_SHOWN_SOURCES else ""
     return ", ".join(routes[:MAX_SHOWN_SOURCES]) + more

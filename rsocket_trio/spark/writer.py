@@ -16,16 +16,7 @@ from pyspark.sql.types import StructType
 
 from rsocket_trio.spark.background import Job, background
 from rsocket_trio.spark.connections import Pool
-from rsocket_trio.spark.deliveries import (
-    Pieces,
-    Report,
-    Requests,
-    Staging,
-    abort,
-    commit,
-    next_epoch,
-    takes_packs,
-)
+from rsocket_trio.spark.deliveries import Pieces, Report, Requests, Staging, abort, commit, next_epoch, takes_packs
 from rsocket_trio.spark.errors import OptionError, in_one_line
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.request_rows import PIECE_BYTES, Encoder, Origin, Piece, sink_columns

@@ -306,18 +306,10 @@ async def _listen_unix(endpoint: Endpoint, options: ListenOptions) -> tuple[Endp
 
 
 TCP = Scheme(
-    name="tcp",
-    parse=parse_address,
-    dial=lambda endpoint: open_tcp(endpoint.host, endpoint.port),
-    listen=_listen_tcp,
+    name="tcp", parse=parse_address, dial=lambda endpoint: open_tcp(endpoint.host, endpoint.port), listen=_listen_tcp
 )
 TLS = attrs.evolve(TCP, name="tls", spellings=("tcp+tls",), uses_tls=True)
-UNIX = Scheme(
-    name="unix",
-    parse=parse_path,
-    dial=lambda endpoint: open_unix(endpoint.path),
-    listen=_listen_unix,
-)
+UNIX = Scheme(name="unix", parse=parse_path, dial=lambda endpoint: open_unix(endpoint.path), listen=_listen_unix)
 WS = attrs.evolve(
     TCP,
     name="ws",

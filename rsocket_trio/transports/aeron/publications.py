@@ -248,11 +248,7 @@ class AeronTransport(MessageTransport, trio.abc.AsyncResource):
     """
 
     def __init__(
-        self,
-        driver: MediaDriver,
-        publication: AeronPublication,
-        subscription: AeronSubscription,
-        handshake: Handshake,
+        self, driver: MediaDriver, publication: AeronPublication, subscription: AeronSubscription, handshake: Handshake
     ) -> None:
         super().__init__(handshake)
         self.driver = driver

@@ -100,7 +100,6 @@ class SharedHttp2:
             stream.close()
 
     def _request(self, endpoint: Endpoint, path: str, options: ConnectOptions) -> int:
-        """Send the request. Return its stream."""
         connection = self.connection
         headers = [
             (":method", "POST"),
