@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
@@ -306,6 +307,11 @@ def test_states_are_told_and_a_lease_can_be_looked_at(server: Served) -> None:
 
     run(main())
     assert states[-1] == "closed"
+
+
+def test_a_copy_of_a_connection_has_its_members(server: Served) -> None:
+    block = open_connection(server.uri)
+    assert vars(copy.copy(block)) == vars(block)
 
 
 def test_a_block_is_left_in_its_own_loop(server: Served) -> None:

@@ -295,6 +295,8 @@ async def serve_stream(
     """
     need_trio()
     terms = completed(serve_stream, options)
+    if not isinstance(path, str | None):
+        raise TypeError(f"path must be a text or None, not {path!r:.100}")
     known = tuple((name.lower(), text) for name, text in as_headers(headers))
     checked_grace(terms["grace"])
     async with recording_into(terms["capture"]) as recording:

@@ -336,6 +336,12 @@ async def test_a_grace_that_is_no_time_is_refused_at_once(grace: Any, error: typ
         assert pair.server.status == "open"
 
 
+async def test_a_path_that_is_no_text_is_refused() -> None:
+    _, theirs = trio.testing.memory_stream_pair()
+    with pytest.raises(TypeError, match="path must be a text or None, not 5"):
+        await serve_stream(Responder(), theirs, path=5)  # type: ignore[arg-type]
+
+
 Client: TypeAlias = trio.StapledStream[trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream]
 TIME = 0.3
 """Seconds that a refused client has."""
