@@ -18,7 +18,7 @@ from qa.attacks.harness import Missed, Victim, expect
 from qa.attacks.leftovers import leftovers
 from qa.attacks.line import Line
 from qa.attacks.mtu import mtu
-from qa.attacks.small import abandoned, long_tokens, rows
+from qa.attacks.small import abandoned, long_tokens
 from qa.attacks.tokens import tokens
 from qa.processes import MIB, ROOT, descriptors, resident
 from rsocket_trio import Connection, open_connection
@@ -75,8 +75,6 @@ class Load:
     """Bytes of frames that each of them keeps."""
     long_tokens: int = 2_000
     """Sessions with the longest tokens, one after another."""
-    rows: int = 5_000_000
-    """Rows of no size for a sink."""
     ended: int = 10_000
     """Connections of ten streams each, ended in five ways."""
 
@@ -100,7 +98,6 @@ QUICK = Load(
     abandoned=2,
     store=256 * 1024,
     long_tokens=500,
-    rows=100_000,
     ended=40,
 )
 
@@ -255,7 +252,6 @@ LOADS: dict[str, Callable[[Load], str]] = {
     "mtu": mtu,
     "abandoned": abandoned,
     "long-tokens": long_tokens,
-    "rows": rows,
 }
 
 

@@ -34,7 +34,6 @@ from rsocket_trio import (
     open_connection,
     serve,
 )
-from rsocket_trio.replay import Ledger, add_sink
 
 WATCHED = {
     ("rsocket_trio.connection.connection", "Connection"): "connections",
@@ -117,7 +116,6 @@ def responder_of(work: Work, permits: int) -> Responder:
 
     serve_typed(responder)
     crowd.serve_ledgers(responder, work)
-    add_sink(responder, "rows", Ledger())
 
     @responder.fire_and_forget
     async def note(request: Payload) -> None:

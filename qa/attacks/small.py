@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import trio
-
-from qa.attacks.harness import Missed, Victim, expect
+from qa.attacks.harness import Victim, expect
 from qa.attacks.line import Line, warmed
 from qa.processes import MIB
-from rsocket_trio import Channel, Limits, open_connection
+from rsocket_trio import Limits
 from tests.conformance import raw
 
 if TYPE_CHECKING:
@@ -21,13 +19,8 @@ TWICE = 2
 """Multiple of ``sessions_bytes`` by which a server may grow."""
 LEFT = 12.0
 """MiB for sessions that ended: the collector of cycles takes them later, without their tokens."""
-ROWS = 16.0
-"""MiB that rows may take which are not acknowledged."""
 QUIET, LONGEST = 1.0, 300.0
 """Seconds without a byte after which a stream has stopped, and after which it should have."""
-STUCK = 1.5
-"""Seconds without a row that is taken."""
-BATCH = 1000
 
 
 def setup_of(token: bytes) -> bytes:
@@ -92,62 +85,3 @@ def long_tokens(size: Load) -> str:
     text = f"{size.long_tokens} sessions with tokens of {token_size} bytes, limit {bound / MIB:g} MiB for all"
     expect(grown <= TWICE * bound + LEFT * MIB, f"{text}: grown by {grown / MIB:.1f} MiB")
     return f"{text}, grown by {grown / MIB:.1f} MiB"
-
-
-def rows(size: Load) -> str:
-    """Empty and one-byte rows for a sink whose acknowledgements get no credit; then they get it."""
-    said = []
-    for row in (b"", b"x"):
-        with Victim() as victim:
-            try:
-                said.append(trio.run(_write, victim, row, size.rows))
-            except BaseExceptionGroup as group:
-                raise Missed(f"{group.exceptions[0]!r}") from group
-    return "; ".join(said)
-
-
-async def _write(victim: Victim, row: bytes, count: int) -> str:
-    sent = 0
-
-    async def send(channel: Channel) -> None:
-        nonlocal sent
-        while sent < count:
-            await channel.send_many([row] * BATCH)
-            sent += BATCH
-
-    async with open_connection(f"tcp://127.0.0.1:{victim.ports['tcp']}") as connection:
-        await connection.request_response(row, route="rows")
-        async with connection.request_channel(row, route="rows") as warm:
-            # Rows that come together load Arrow.
-            await warm.send_many([row] * 2)
-            await warm.send_eof()
-            async for _ in warm:
-                pass
-        before = victim.resident()
-        async with (
-            connection.request_channel(row, route="rows", initial_request_n=1, refill=False) as channel,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(send, channel)
-            seen = -1
-            while sent != seen and sent < count:
-                seen = sent
-                await trio.sleep(STUCK)
-            grown = (victim.resident() - before) / MIB
-            text = f"{sent} of {count} rows of {len(row)} bytes were taken unacknowledged, {grown:.1f} MiB"
-            expect(grown < ROWS, text)
-            expect(await _told(channel, seen) == seen, "rows were not acknowledged")
-            nursery.cancel_scope.cancel()
-    return text
-
-
-async def _told(channel: Channel, count: int) -> int:
-    """Take so many acknowledgements."""
-    taken = 1
-    await anext(channel)
-    while taken < count:
-        channel.request_n(min(BATCH, count - taken))
-        for _ in range(min(BATCH, count - taken)):
-            await anext(channel)
-            taken += 1
-    return taken

@@ -66,7 +66,6 @@ LOADS: Final = (
     "uncollected",
     "mtu",
     "abandoned",
-    "rows",
     "leftovers",
     "long-tokens",
 )
