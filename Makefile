@@ -219,7 +219,7 @@ $(VENV)/.fuzz: pyproject.toml $(VENV)/.dev
 # A peer that can't be installed is left out, and the report names it.
 $(VENV)/.bench: pyproject.toml $(VENV)/.dev
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]' || \
-	  for one in grpcio protobuf grpclib purerpc matplotlib; do \
+	  for one in grpcio protobuf grpclib matplotlib; do \
 	    $(BIN)/python -m pip install --quiet --disable-pip-version-check $$one || echo "$$one is left out"; \
 	  done
 	@touch $@

@@ -95,7 +95,6 @@ LIBRARIES = (
     THEIRS,
     Library("grpcio",        "grpcio aio",       "grpc",         "grpcio",  share=0.25),
     Library("grpclib",       "grpclib",          "grpclib",      "grpclib", share=0.25),
-    Library("purerpc",       "purerpc",          "purerpc",      "purerpc", share=0.25),
     JS,
     FLOOR,
 )
