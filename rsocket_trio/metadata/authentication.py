@@ -18,7 +18,7 @@ SIMPLE: Final = "simple"
 BEARER: Final = "bearer"
 SCHEMES: Final[Mapping[int, str]] = {0x00: SIMPLE, 0x01: BEARER}
 SCHEME_IDS: Final[Mapping[str, int]] = {name: number for number, name in SCHEMES.items()}
-LONGEST_USERNAME = 0xFFFF
+MAX_USERNAME_BYTES = 0xFFFF
 _LENGTH_SIZE = 2
 
 
@@ -73,8 +73,8 @@ def encode_authentication(authentication: Credentials) -> bytes:
     """
     if isinstance(authentication, SimpleAuthentication):
         username = _bytes(authentication.username, "user name")
-        if len(username) > LONGEST_USERNAME:
-            raise ValueError(f"user name of {len(username)} bytes, limit {LONGEST_USERNAME}")
+        if len(username) > MAX_USERNAME_BYTES:
+            raise ValueError(f"user name of {len(username)} bytes, limit {MAX_USERNAME_BYTES}")
         length = len(username).to_bytes(_LENGTH_SIZE, "big")
         return encode_name(SIMPLE, SCHEME_IDS) + length + username + _bytes(authentication.password, "password")
     if isinstance(authentication, BearerAuthentication):

@@ -25,7 +25,7 @@ from rsocket_trio.values import value
 MetadataPair: TypeAlias = tuple[str | int, BytesLike]
 """A MIME type, and the content of an entry of that type; text is UTF-8."""
 
-LONGEST_CONTENT = 0xFFFFFF
+MAX_CONTENT_BYTES = 0xFFFFFF
 _LENGTH_SIZE = 3
 _SECRET = (AUTHENTICATION, IDS[AUTHENTICATION], COMPOSITE_METADATA, IDS[COMPOSITE_METADATA])
 """The types whose content may hold credentials; composite metadata may hold itself."""
@@ -119,8 +119,8 @@ def encode_composite(entries: Iterable[Entry]) -> bytes:
     parts: list[bytes] = []
     for entry in entries:
         length = len(entry.content)
-        if length > LONGEST_CONTENT:
-            raise ValueError(f"metadata entry of {length} bytes, limit {LONGEST_CONTENT}")
+        if length > MAX_CONTENT_BYTES:
+            raise ValueError(f"metadata entry of {length} bytes, limit {MAX_CONTENT_BYTES}")
         parts += (encode_mime(entry.mime), length.to_bytes(_LENGTH_SIZE, "big"), entry.content)
     return b"".join(parts)
 

@@ -75,7 +75,7 @@ NO_MIME: Final = (None, "")
 
 DEFAULT_LIMIT = 1024
 """Entries of composite metadata, and MIME types of a list, that are decoded at most."""
-LONGEST_NAME = 128
+MAX_NAME_BYTES = 128
 _WELL_KNOWN_BIT = 0x80
 
 
@@ -182,6 +182,6 @@ def encode_name(name: str | int, ids: Mapping[str, int]) -> bytes:
             raise ValueError(f"type number {number}: 0 to 127 can be written")
         return bytes((_WELL_KNOWN_BIT | number,))
     text = str(name)
-    if not text.isascii() or not 1 <= len(text) <= LONGEST_NAME:
-        raise ValueError(f"type {text!r}: 1 to {LONGEST_NAME} ASCII characters can be written")
+    if not text.isascii() or not 1 <= len(text) <= MAX_NAME_BYTES:
+        raise ValueError(f"type {text!r}: 1 to {MAX_NAME_BYTES} ASCII characters can be written")
     return bytes((len(text) - 1,)) + text.encode("ascii")

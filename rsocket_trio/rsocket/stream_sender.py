@@ -49,7 +49,7 @@ UNCUT = 2**24 - 1 + 16
 EMPTY = Payload()
 ANOTHER_DRAINS = b"no new requests: another connection is closing"
 """The text of an application's error in the place of the sign that this connection drains."""
-LONGEST_MIMES = 2 * 128
+MAX_MIMES_BYTES = 2 * 128
 """Bytes that the MIME types of one payload take at most."""
 
 
@@ -183,7 +183,7 @@ class StreamSender(StreamCommands[Stream]):
         """Set the fragment size in bytes. Call it before anything is sent."""
         self._fragment_size = fragment_size
         # A frame of that size is sent whole, whatever MIME types its payload has.
-        self._lone_size = fragment_size - (LONGEST_MIMES if self._dialect.mime_fields else 0)
+        self._lone_size = fragment_size - (MAX_MIMES_BYTES if self._dialect.mime_fields else 0)
         self._most_alone = self._lone_size - self._header
         self._short_size = min(self._most_alone, SMALL - self._header)
 

@@ -21,7 +21,7 @@ from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.transports.base import Transport
 
 STOPPED = "the server stops, and its client is away"
-STREAM = 4096
+STREAM_BYTES = 4096
 """Bytes that an open stream with its handler counts."""
 
 
@@ -68,7 +68,7 @@ class ResumableConnection:
         pieces = sum([stream.assembly.pieces for stream in streams if stream.assembly is not None])
         unfinished = charged(session.table.reassembling, pieces)
         received = session.held_size + unfinished + charged(self.engine.receive_budget.size, unread)
-        return handshake.setup_size + sent + kept + received + STREAM * len(session.table)
+        return handshake.setup_size + sent + kept + received + STREAM_BYTES * len(session.table)
 
     @property
     def is_accepted(self) -> bool:

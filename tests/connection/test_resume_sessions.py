@@ -22,7 +22,7 @@ from rsocket_trio import (
     open_connection_over,
     serve,
 )
-from rsocket_trio.server.session_registry import STREAM as STREAM_BYTES
+from rsocket_trio.server.session_registry import STREAM_BYTES
 from rsocket_trio.testing import SimulatedNetwork
 from rsocket_trio.transports.byte_stream import FIRST_READ_SIZE
 from tests.conformance.raw import (

@@ -8,12 +8,12 @@ from qa.processes import MIB
 from qa.resume.abuse import KEPT, dialled, guess, leave_behind, nowhere, refusal, resuming_server
 from rsocket_trio import ResumeOptions
 from rsocket_trio.rsocket.resume_protocol import TOKEN_SIZE
-from rsocket_trio.server.session_registry import STREAM
+from rsocket_trio.server.session_registry import STREAM_BYTES
 from tests.conformance import raw
 
 
 async def test_sessions_that_clients_left_behind_stay_within_their_limits_and_end() -> None:
-    options = ResumeOptions(sessions=60, sessions_bytes=50 * (KEPT + STREAM + 100), session_seconds=0.6)
+    options = ResumeOptions(sessions=60, sessions_bytes=50 * (KEPT + STREAM_BYTES + 100), session_seconds=0.6)
 
     came = await leave_behind(500, options)
 
