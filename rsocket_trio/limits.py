@@ -6,6 +6,7 @@ from typing import Final
 
 import attrs
 
+from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.values import between
 
 KIB = 1024
@@ -84,3 +85,25 @@ class Limits:
 
 def charged(size: int, entries: int = 1) -> int:
     return size + entries * ENTRY_OVERHEAD
+
+
+@attrs.define(eq=False, repr=False)
+class RateBudget:
+    """A budget for what costs this side work and the peer nothing: a burst, refilled at a rate per second.
+
+    ``what`` names it in errors: by default requests that are cancelled at once.
+    """
+
+    _burst: int
+    _rate: float
+    _what: str = "requests cancelled unanswered"
+    _tokens: float = attrs.Factory(lambda self: float(self._burst), takes_self=True)
+    _since: float = 0.0
+
+    def spend(self, now: float) -> None:
+        """Count one. Raise ``RemoteProtocolError`` if the budget is used up."""
+        self._tokens = min(self._burst, self._tokens + (now - self._since) * self._rate)
+        self._since = now
+        if self._tokens < 1:
+            raise RemoteProtocolError(f"more than {self._burst} {self._what}, with {self._rate:g} a second forgiven")
+        self._tokens -= 1

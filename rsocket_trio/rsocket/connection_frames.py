@@ -38,8 +38,8 @@ from rsocket_trio.rsocket.frames import (
     SetupFrame,
     SetupOkFrame,
 )
+from rsocket_trio.rsocket.leases_and_keepalive import Leases
 from rsocket_trio.rsocket.resume_protocol import ResumeHandshake
-from rsocket_trio.rsocket.timers import Leases
 from rsocket_trio.terms import Lease
 
 NANOSECONDS = 1_000_000_000

@@ -55,11 +55,11 @@ from rsocket_trio.rsocket.handshake import (
     setup_answer,
     setup_frame,
 )
+from rsocket_trio.rsocket.leases_and_keepalive import KeepaliveTimer, Leases
 from rsocket_trio.rsocket.resume_protocol import ResumeHandshake
 from rsocket_trio.rsocket.stream_receiver import StreamReceiver
 from rsocket_trio.rsocket.stream_sender import UNCUT, StreamSender
 from rsocket_trio.rsocket.stream_table import Stream, StreamTable
-from rsocket_trio.rsocket.timers import KeepaliveTimer, Leases
 from rsocket_trio.terms import Lease, ResumeOptions
 
 TICKING = frozenset({State.OPEN, State.GATED, State.ASKING})

@@ -9,7 +9,7 @@ from typing import Final
 import attrs
 
 from rsocket_trio.errors import DRAIN_SIGN, Drained, Invalid, Rejected, RemoteProtocolError, stream_error
-from rsocket_trio.limits import Limits
+from rsocket_trio.limits import Limits, RateBudget
 from rsocket_trio.mux.events import (
     CreditGranted,
     Event,
@@ -51,9 +51,9 @@ from rsocket_trio.rsocket.frames import (
     RequestFrame,
     RequestNFrame,
 )
+from rsocket_trio.rsocket.leases_and_keepalive import Leases
 from rsocket_trio.rsocket.stream_sender import StreamSender
 from rsocket_trio.rsocket.stream_table import RESPONDERS_HALVES, Stream, StreamTable
-from rsocket_trio.rsocket.timers import CancelBudget, Leases
 
 REJECTED: Final = Rejected.default_code
 INVALID: Final = Invalid.default_code
@@ -77,8 +77,8 @@ class StreamReceiver:
     _outbox: Outbox
     events: list[Event] = attrs.Factory(list)
     ignored: int = 0
-    _cancels: CancelBudget = attrs.Factory(
-        lambda self: CancelBudget(self.limits.cancels, self.limits.cancel_rate), takes_self=True
+    _cancels: RateBudget = attrs.Factory(
+        lambda self: RateBudget(self.limits.cancels, self.limits.cancel_rate), takes_self=True
     )
     now: float = 0.0
     draining: bool = False

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from rsocket_trio.rsocket.timers import Beat, KeepaliveTimer
+from rsocket_trio.rsocket.leases_and_keepalive import Beat, KeepaliveTimer
 
 SEND, DEAD = "send", "dead"
 clause = pytest.mark.clause

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.limits import RateBudget
 from rsocket_trio.mux.stream_state import Permits
-from rsocket_trio.rsocket.timers import CancelBudget
 
 
 def used(permits: Permits, now: float, tries: int) -> int:
@@ -76,7 +76,7 @@ def test_within_any_lease_requests_never_exceed_it(seed: int) -> None:
 
 
 def test_a_burst_of_cancels_is_forgiven_and_one_more_is_not() -> None:
-    budget = CancelBudget(10, 2)
+    budget = RateBudget(10, 2)
     for _ in range(10):
         budget.spend(100)
     with pytest.raises(RemoteProtocolError, match="more than 10"):
@@ -84,13 +84,13 @@ def test_a_burst_of_cancels_is_forgiven_and_one_more_is_not() -> None:
 
 
 def test_cancels_at_the_rate_go_on_for_ever() -> None:
-    budget = CancelBudget(10, 2)
+    budget = RateBudget(10, 2)
     for tick in range(10_000):
         budget.spend(tick / 2)
 
 
 def test_a_budget_is_never_more_than_its_burst() -> None:
-    budget = CancelBudget(3, 1)
+    budget = RateBudget(3, 1)
     for _ in range(3):
         budget.spend(1_000_000)
     with pytest.raises(RemoteProtocolError):

@@ -24,9 +24,8 @@ from hyperframe.frame import DataFrame, GoAwayFrame, WindowUpdateFrame
 from trio.lowlevel import ParkingLot, checkpoint
 
 from rsocket_trio.errors import RemoteProtocolError, readable
-from rsocket_trio.limits import Limits
+from rsocket_trio.limits import Limits, RateBudget
 from rsocket_trio.mux.framing import CROWD
-from rsocket_trio.rsocket.timers import CancelBudget
 from rsocket_trio.tools.exception_groups import nursery_beside
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, FIRST_READ_SIZE, MAX_READ_BYTES, say_the_end
 from rsocket_trio.transports.error_text import HandshakeFailed, PeerLeft, reason
@@ -91,7 +90,7 @@ class PeerFault(Exception):
         self.code = code
 
 
-class Allowance(CancelBudget):
+class Allowance(RateBudget):
     """The number of times that a peer may do something: a burst, refilled at a rate per second."""
 
     def spend(self, now: float) -> None:

@@ -1,40 +1,15 @@
-"""The rules that time has a part in: leases, a budget for cancelled requests, keepalives. Each gets ``now``."""
+"""Leases and keepalives: rules that time has a part in. Each gets ``now``."""
 
 from __future__ import annotations
 
 import math
 from typing import Literal, TypeAlias
 
-import attrs
-
-from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.stream_state import Permits
 from rsocket_trio.terms import MAX_SECONDS, Lease
 
 CROSSING = 1.0
 """Seconds that requests may be on their way while a lease is renewed."""
-
-
-@attrs.define(eq=False, repr=False)
-class CancelBudget:
-    """A budget for requests that a peer cancels unanswered: a burst, refilled at a rate per second.
-
-    A request cancelled at once costs this side work and the peer nothing, so the rate is bounded.
-    """
-
-    _burst: int
-    _rate: float
-    _what: str = "requests cancelled unanswered"
-    _tokens: float = attrs.Factory(lambda self: float(self._burst), takes_self=True)
-    _since: float = 0.0
-
-    def spend(self, now: float) -> None:
-        """Count one cancelled request. Raise ``RemoteProtocolError`` if the budget is used up."""
-        self._tokens = min(self._burst, self._tokens + (now - self._since) * self._rate)
-        self._since = now
-        if self._tokens < 1:
-            raise RemoteProtocolError(f"more than {self._burst} {self._what}, with {self._rate:g} a second forgiven")
-        self._tokens -= 1
 
 
 class Leases:
