@@ -13,7 +13,7 @@ from rsocket_trio.errors import LocalProtocolError
 
 SLOW: Final = 0.010
 """Seconds of processor time that no input of most targets may take."""
-LONGEST_TEXT: Final = 1024
+MAX_TEXT_BYTES: Final = 1024
 """Characters that an error may have, whatever a peer sent."""
 MORE: Final = b"\xaa"
 """Bytes that are put behind bytes that were accepted."""
@@ -108,7 +108,7 @@ class Target:
 
     def _check_refusal(self, error: Exception, data: bytes) -> None:
         self.on_refusal(data)
-        if len(str(error)) > LONGEST_TEXT:
+        if len(str(error)) > MAX_TEXT_BYTES:
             raise Finding(self.name, f"refused in {len(str(error))} characters", data)
         offset = getattr(error, "offset", 0)
         if not 0 <= offset <= len(data):

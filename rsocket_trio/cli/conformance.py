@@ -67,7 +67,7 @@ ROWS = (
     Row("baseline",     "--baseline", "The .json of an earlier run: only failures that are not in it count.",
                         {"type": click.Path(path_type=Path, exists=True, dir_okay=False)}),
     Row("patience",     "--patience", "Seconds for each step.",
-                        {"default": run.PATIENCE, "type": click.FloatRange(0.1, 60), "show_default": True}),
+                        {"default": run.STEP_TIMEOUT, "type": click.FloatRange(0.1, 60), "show_default": True}),
     Row("wait",         "--wait", f"Seconds in which a client has to connect ({run.WAIT:g}).",
                         {"type": click.FloatRange(0.1, 3600)}),
     Row("at_once",      "--at-once", "Cases that run at the same time, each over a connection of its own.",

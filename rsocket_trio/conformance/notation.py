@@ -38,7 +38,7 @@ WITH_TOKEN: Final = ("client_resumable", "client_resumable_leased", "client_resu
 """The templates of a client's frames that have one."""
 CLIENT_REQUESTS: Final = ("ask", "stream", "sub", "channel")
 """The templates of requests that a client under test is told to make; some clients' are called ``asked_stream``."""
-MOST_BYTES: Final = 4
+MAX_HEADER_BYTES: Final = 4
 """Bytes of the largest header of a chunk."""
 SHOWN: Final = 64
 """Bytes of a frame that a message shows."""
@@ -446,7 +446,7 @@ class Template:
 
 def header_size(bits: int, drawn: int = 0) -> int:
     """Return the bytes of a chunk's header by the bits of ids and lengths (SMX-NEG-09), or what is drawn, if more."""
-    return max(next(size for size in (1, 2, 3, 4) if bits <= 8 * size - 2 or size == MOST_BYTES), -(-drawn // 8))
+    return max(next(size for size in (1, 2, 3, 4) if bits <= 8 * size - 2 or size == MAX_HEADER_BYTES), -(-drawn // 8))
 
 
 def arguments_in(text: str) -> list[Argument]:

@@ -32,7 +32,7 @@ from rsocket_trio.transports.listen import Accepted, open_listeners
 
 AT_ONCE = 16
 """Cases that run at the same time, each over a connection of its own."""
-PATIENCE = 5.0
+STEP_TIMEOUT = 5.0
 """Seconds in which the peer has to do what a step expects."""
 CASE_TIME = 60.0
 """Seconds after which a case ends whatever it waits for."""
@@ -60,7 +60,7 @@ class Target:
 
     dial: Dial
     abilities: frozenset[str]
-    patience: float = PATIENCE
+    patience: float = STEP_TIMEOUT
     at_once: int = AT_ONCE
 
 
@@ -212,7 +212,7 @@ class Listening:
     uri: str
     start: Start
     abilities: frozenset[str]
-    patience: float = PATIENCE
+    patience: float = STEP_TIMEOUT
     at_once: int = 1
     wait: float = WAIT
     ssl_context: ssl.SSLContext | None = None

@@ -24,7 +24,7 @@ from rsocket_trio.metadata.mime import (
 )
 from rsocket_trio.values import value
 
-LONGEST_TAG: Final = 255
+MAX_TAG_BYTES: Final = 255
 """Bytes."""
 _REMEMBERED_SIZE: Final = 128
 """Bytes: longer metadata is read anew each time, so that a peer can make us keep no more than 256 times this."""
@@ -55,8 +55,8 @@ def encode_route(*tags: str) -> bytes:
     parts: list[bytes] = []
     for tag in tags:
         text = tag.encode()
-        if len(text) > LONGEST_TAG:
-            raise ValueError(f"route of {len(text)} bytes, limit {LONGEST_TAG}")
+        if len(text) > MAX_TAG_BYTES:
+            raise ValueError(f"route of {len(text)} bytes, limit {MAX_TAG_BYTES}")
         parts += (bytes((len(text),)), text)
     return b"".join(parts)
 
@@ -189,7 +189,7 @@ def _alone(route: str, metadata_mime: str | int) -> bytes:
 
 
 _DEADLINE_SIZE: Final = 4
-LONGEST_MS: Final = 2 ** (8 * _DEADLINE_SIZE) - 1
+MAX_DEADLINE_MS: Final = 2 ** (8 * _DEADLINE_SIZE) - 1
 """The longest time that can be written: nearly 50 days."""
 _ROUNDING_MS: Final = 1e-6
 """A nanosecond above a whole millisecond is the rounding of a float, and adds no millisecond."""
@@ -205,7 +205,7 @@ def encode_deadline(seconds_left: float) -> bytes:
     if not math.isfinite(seconds_left):
         raise ValueError(f"deadline in {seconds_left} seconds: a call without one carries no entry")
     milliseconds = math.ceil(seconds_left * 1000 - _ROUNDING_MS)
-    return min(max(milliseconds, 0), LONGEST_MS).to_bytes(_DEADLINE_SIZE, "big")
+    return min(max(milliseconds, 0), MAX_DEADLINE_MS).to_bytes(_DEADLINE_SIZE, "big")
 
 
 def decode_deadline(data: bytes) -> float:

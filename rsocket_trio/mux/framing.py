@@ -19,7 +19,7 @@ SMALL = 1024 * 1024
 """Bytes up to which pieces are joined at the end: that takes no noticeable time."""
 PIECES = 64
 """Pieces that are kept apart at most: each costs 40 bytes, and a peer chooses how small they are."""
-LARGEST_AT_ONCE = 32 * 1024 * 1024
+MAX_FRAME_BUFFER_BYTES = 32 * 1024 * 1024
 AHEAD = 8
 """A buffer is allocated with at most this many times the bytes that have arrived."""
 AT_ONCE = 64 * 1024
@@ -119,7 +119,7 @@ class Gathering:
         pieces.append(chunk)
         self._here += len(chunk)
         whole = self._here + missing
-        if SMALL < whole <= LARGEST_AT_ONCE and self._here * AHEAD >= whole:
+        if SMALL < whole <= MAX_FRAME_BUFFER_BYTES and self._here * AHEAD >= whole:
             keep_freed_memory()
             self._buffer = io.BytesIO(bytes(whole))
             self._buffer.writelines(pieces)

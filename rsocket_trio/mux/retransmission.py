@@ -21,10 +21,10 @@ UNCOUNTED = 4096
 FREE_SHARES: Final = 8
 """The number of times what is left of the limit that one session may keep: the sessions that keep most wait first,
 however many they are, and one that comes later still finds room."""
-GRACE: Final = 16 * 1024
+MIN_KEPT_BYTES: Final = 16 * 1024
 """Bytes that a session may keep whatever the others do: about what a connection costs by itself."""
-GRACE_PART: Final = 1024
-"""The part of a small limit that ``GRACE`` is at most."""
+MIN_KEPT_PART: Final = 1024
+"""The part of a small limit that ``MIN_KEPT_BYTES`` is at most."""
 EXCESS_PART: Final = 8
 """The part of the limit by which large items may exceed it, so that sessions that keep little find room for theirs."""
 
@@ -100,7 +100,7 @@ class Shared:
     def __init__(self, limit: int, soon: Callable[[Callable[[], None]], object]) -> None:
         self.limit = limit
         self.most = limit + limit // EXCESS_PART
-        self.grace = max(1, min(GRACE, limit // GRACE_PART))
+        self.grace = max(1, min(MIN_KEPT_BYTES, limit // MIN_KEPT_PART))
         self.total = 0
         self._soon = soon
         self._waiting: dict[RetainingOutbox, None] = {}

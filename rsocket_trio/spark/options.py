@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
-from rsocket_trio.metadata.routes import LONGEST_TAG
+from rsocket_trio.metadata.routes import MAX_TAG_BYTES
 from rsocket_trio.mux.stream_state import MAX_REQUEST_N
 from rsocket_trio.replay.elements import MAX_SINK_CHARACTERS, reader_name
 from rsocket_trio.spark.errors import OptionError
@@ -68,8 +68,8 @@ def words(written: str) -> str:
 def route_name(written: str) -> str:
     """Parse a route: text that is not empty and fits into its metadata entry."""
     length = len(words(written).encode())
-    if length > LONGEST_TAG:
-        raise ValueError(f"has {length} bytes, the limit is {LONGEST_TAG}")
+    if length > MAX_TAG_BYTES:
+        raise ValueError(f"has {length} bytes, the limit is {MAX_TAG_BYTES}")
     return written
 
 
@@ -641,5 +641,5 @@ def _of_writes(options: Options) -> Iterator[Rule]:
 def _of_length(routes: Iterable[str]) -> Iterator[Rule]:
     for route in routes:
         length = len((route + LONGEST_SUFFIX).encode())
-        problem = f"with {LONGEST_SUFFIX!r} behind it, it has {length} bytes, the limit is {LONGEST_TAG}"
-        yield length > LONGEST_TAG, f"option 'route' is too long: {problem}"
+        problem = f"with {LONGEST_SUFFIX!r} behind it, it has {length} bytes, the limit is {MAX_TAG_BYTES}"
+        yield length > MAX_TAG_BYTES, f"option 'route' is too long: {problem}"

@@ -18,7 +18,7 @@ from rsocket_trio.values import between
 
 WILDCARD: Final = 31
 """A recommendation that defers to the peer's (SMX-INI-10: of either field)."""
-MOST_BITS: Final = 30
+MAX_HEADER_BITS: Final = 30
 """Bits that the id and the length may take together, beside the response and the termination bit."""
 
 QUICK_INIT_DELAY: Final = 0.01
@@ -196,13 +196,13 @@ def _agreed(a: Initialize, b: Initialize, kind: str) -> int:
 
 def _within_bits(id_bits: int, length_bits: int) -> Terms:
     """Limit both widths to 30 bits together (SMX-NEG-07). None falls below its minimum, which is at most 15."""
-    if id_bits + length_bits > MOST_BITS:
-        if min(id_bits, length_bits) > MOST_BITS // 2:
-            id_bits = length_bits = MOST_BITS // 2
+    if id_bits + length_bits > MAX_HEADER_BITS:
+        if min(id_bits, length_bits) > MAX_HEADER_BITS // 2:
+            id_bits = length_bits = MAX_HEADER_BITS // 2
         elif id_bits > length_bits:
-            id_bits = MOST_BITS - length_bits
+            id_bits = MAX_HEADER_BITS - length_bits
         else:
-            length_bits = MOST_BITS - id_bits
+            length_bits = MAX_HEADER_BITS - id_bits
     return Terms(id_bits, length_bits)
 
 

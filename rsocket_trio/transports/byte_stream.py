@@ -20,7 +20,7 @@ READ_SIZE = 65536
 MAX_READ_BYTES = 4 * READ_SIZE
 """Bytes of one read of large frames, and of a frame that is missing a part: they cause little work at once."""
 FIRST_READ_SIZE = 16384
-LEAST_READ_SIZE = 4096
+MIN_READ_SIZE = 4096
 MAX_SPARSE_FRAMES = 64
 """Frames in one read below which the next ones may bring more."""
 LARGE_FRAME = 32768
@@ -171,7 +171,7 @@ def takes_parts(frames: Sequence[EncodedFrame]) -> bool:
 
 def size_of_read(size: int, missing: int) -> int:
     """Return the bytes to read where ``missing`` ones complete a frame: more than ``size`` if it is a large one."""
-    return min(size + missing, MAX_READ_BYTES) if missing > LEAST_READ_SIZE else size
+    return min(size + missing, MAX_READ_BYTES) if missing > MIN_READ_SIZE else size
 
 
 def next_read_size(size: int, come: int, frames: int, largest: int) -> int:
@@ -179,7 +179,7 @@ def next_read_size(size: int, come: int, frames: int, largest: int) -> int:
     if come < size:
         return min(size, READ_SIZE)
     if frames > CROWD:
-        return max(size // 2, LEAST_READ_SIZE)
+        return max(size // 2, MIN_READ_SIZE)
     if frames * LARGE_FRAME <= size:
         return min(size * 2, largest)
     if frames < MAX_SPARSE_FRAMES:

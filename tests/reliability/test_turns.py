@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from rsocket_trio import Payload, Responder
 from rsocket_trio.mux.framing import CROWD, Framing24
-from rsocket_trio.transports.byte_stream import FIRST_READ_SIZE, LEAST_READ_SIZE, READ_SIZE, ByteStreamTransport
+from rsocket_trio.transports.byte_stream import FIRST_READ_SIZE, MIN_READ_SIZE, READ_SIZE, ByteStreamTransport
 from tests.conformance import raw
 from tests.connection.pairs import Pair, connected_pair, settle
 
@@ -113,7 +113,7 @@ async def test_reads_become_smaller_in_a_crowd_of_frames() -> None:
     asked = await read_all(raw.prefixed(*[raw.cancel(1)] * 20_000))
 
     assert asked[0] == FIRST_READ_SIZE
-    assert asked[-1] == LEAST_READ_SIZE
+    assert asked[-1] == MIN_READ_SIZE
     assert asked == sorted(asked, reverse=True)
 
 

@@ -22,7 +22,7 @@ from tests.memory import traced
 JSON, CBOR, MESSAGEPACK = "application/json", "application/cbor", "application/msgpack"
 DEPTH = 100_000
 MIB = 1024 * 1024
-LONGEST_TEXT = 1024 + 64
+MAX_TEXT_BYTES = 1024 + 64
 """Characters of an error: what a codec says, and what stands before it."""
 
 
@@ -109,7 +109,7 @@ async def refusal(client: Connection, data: bytes, route: str) -> str:
     with pytest.raises(Invalid) as caught:
         await client.request_response(data, route=route)
     text = str(caught.value)
-    assert len(text) <= LONGEST_TEXT
+    assert len(text) <= MAX_TEXT_BYTES
     assert text.isprintable()
     return text
 
@@ -269,7 +269,7 @@ async def test_a_token_of_a_mebibyte_is_refused_and_shown_nowhere(caplog: pytest
             metadata = encode_composite([Entry(AUTHENTICATION, content)])
             with pytest.raises(RSocketError) as refused:
                 await pair.client.request_response(Payload(JSON_GOOD, metadata), route="order")
-            assert len(str(refused.value)) <= LONGEST_TEXT
+            assert len(str(refused.value)) <= MAX_TEXT_BYTES
             assert "t0k3n" not in str(refused.value)
         assert await pair.client.request_response(Order("a", 1), route="order", reply=str) == "a"
     assert "t0k3n" not in caplog.text
@@ -291,5 +291,5 @@ async def test_a_route_of_64_kib_is_refused_by_its_size_wherever_it_is_said(rout
         content = b"".join(bytes([255]) + route[start : start + 255].encode() for start in range(0, 65280, 255))
         with pytest.raises(Rejected) as caught:
             await pair.client.request_response(Payload(JSON_GOOD, encode_composite([Entry(ROUTING, content)])))
-        assert len(str(caught.value)) <= LONGEST_TEXT
+        assert len(str(caught.value)) <= MAX_TEXT_BYTES
         assert await pair.client.request_response(Order("a", 1), route="order", reply=str) == "a"

@@ -40,8 +40,8 @@ NIBBLE: Final = 0x0F
 
 WELL_KNOWN_BIT: Final = 0x80
 """In the first byte of an id, a MIME type, a strategy or a tag's key: a number, not the length of a text."""
-LONGEST_TEXT: Final = 127
-LONGEST_PAYLOAD: Final = 2**24 - 1
+MAX_TEXT_BYTES: Final = 127
+MAX_PAYLOAD_BYTES: Final = 2**24 - 1
 ENTRY_LIMIT: Final = 1_024
 """Entries of one block, and tags of one list, unless told otherwise: the default of ``Limits.metadata_entries``."""
 
@@ -196,8 +196,8 @@ def _check_payload(entry: ExtensionEntry, point: Point, what: str) -> None:
     except MalformedExtension as error:
         raise LocalProtocolError(f"{what} payload of {size} bytes: {error}") from None
     if entry.ignore:
-        if size > LONGEST_PAYLOAD:
-            raise LocalProtocolError(f"{what} payload of {size} bytes, limit {LONGEST_PAYLOAD}")
+        if size > MAX_PAYLOAD_BYTES:
+            raise LocalProtocolError(f"{what} payload of {size} bytes, limit {MAX_PAYLOAD_BYTES}")
     elif not known:
         raise LocalProtocolError(f"{what}: it is not known there, and must be ignorable")
     elif reader.offset != size:
@@ -207,11 +207,11 @@ def _check_payload(entry: ExtensionEntry, point: Point, what: str) -> None:
 def name_field(name: int | str, what: str) -> bytes:
     """A well-known number in one byte, or a text behind its length. Raise ``LocalProtocolError``."""
     if isinstance(name, int):
-        check(what, "id", name, 0, LONGEST_TEXT)
+        check(what, "id", name, 0, MAX_TEXT_BYTES)
         return bytes((WELL_KNOWN_BIT | name,))
     text = latin_1(name, what)
-    if len(text) > LONGEST_TEXT:
-        raise LocalProtocolError(f"{what} of {len(text)} bytes, limit {LONGEST_TEXT}")
+    if len(text) > MAX_TEXT_BYTES:
+        raise LocalProtocolError(f"{what} of {len(text)} bytes, limit {MAX_TEXT_BYTES}")
     return bytes((len(text),)) + text
 
 
@@ -313,8 +313,8 @@ def write_tags(tags: tuple[tuple[int | str, bytes], ...]) -> tuple[int, bytes]:
     check("broker", "tag count", len(pairs), 1, ENTRY_LIMIT)
     parts: list[bytes] = []
     for left, (key, content) in zip(range(len(pairs) - 1, -1, -1), pairs, strict=True):
-        if len(content) > LONGEST_TEXT:
-            raise LocalProtocolError(f"broker tag value of {len(content)} bytes, limit {LONGEST_TEXT}")
+        if len(content) > MAX_TEXT_BYTES:
+            raise LocalProtocolError(f"broker tag value of {len(content)} bytes, limit {MAX_TEXT_BYTES}")
         parts += (name_field(key, "broker tag key"), bytes(((MORE if left else 0) | len(content),)), content)
     return 0, b"".join(parts)
 

@@ -33,7 +33,7 @@ from rsocket_trio.rsocket.frames import CancelFrame, ExtFrame, MetadataPushFrame
 
 UINT32: Final = struct.Struct(">I")
 METADATA_HEADER: Final = UINT32.size
-LARGEST_FRAME_32: Final = 2**31 - 1 - 4
+MAX_FRAME_BYTES_32: Final = 2**31 - 1 - 4
 """Bytes: the largest length in 31 bits, without the 4 of the length itself (RS00-HDR-04, RS01-HDR-04)."""
 EXT: Final = 0xFFFF
 """The type without a stream id: its extended type stands there (RS00-EXT-02, RS01-EXT-01)."""

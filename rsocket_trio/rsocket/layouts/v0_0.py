@@ -31,7 +31,7 @@ from rsocket_trio.rsocket.codec import (
     uint,
 )
 from rsocket_trio.rsocket.frames import ErrorFrame, Frame, LeaseFrame, RequestNFrame, SetupFrame
-from rsocket_trio.rsocket.layouts.fields_32 import EXT, LARGEST_FRAME_32, WordShape
+from rsocket_trio.rsocket.layouts.fields_32 import EXT, MAX_FRAME_BYTES_32, WordShape
 
 IGNORE: Final = 0x80
 METADATA: Final = 0x40
@@ -77,7 +77,7 @@ SHAPE: Final = WordShape(
     ignore_flag=IGNORE,
     all_flags=0xFF,
     last_id=UINT64_MAX,
-    largest=LARGEST_FRAME_32,
+    largest=MAX_FRAME_BYTES_32,
     split=split_header,
     stream_id=slice(4, 12),
     size=HEADER.size,

@@ -33,7 +33,7 @@ from rsocket_trio.rsocket.codec import (
     uint,
 )
 from rsocket_trio.rsocket.frames import ErrorFrame, KeepaliveFrame, LeaseFrame, RequestFrame, RequestNFrame, SetupFrame
-from rsocket_trio.rsocket.layouts.fields_32 import EXT, LARGEST_FRAME_32, UINT32, WordShape
+from rsocket_trio.rsocket.layouts.fields_32 import EXT, MAX_FRAME_BYTES_32, UINT32, WordShape
 
 IGNORE: Final = 0x8000
 METADATA: Final = 0x4000
@@ -67,7 +67,7 @@ SHAPE: Final = WordShape(
     ignore_flag=IGNORE,
     all_flags=0xFFFF,
     last_id=UINT32_MAX,  # RS01-HDR-09
-    largest=LARGEST_FRAME_32,
+    largest=MAX_FRAME_BYTES_32,
     split=split_header,
     stream_id=slice(4, 8),
     flags_at=2,

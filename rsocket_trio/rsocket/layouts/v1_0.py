@@ -66,7 +66,7 @@ HEADER: Final = struct.Struct(">IH")
 BODY: Final = HEADER.size
 """The offset behind a frame's header."""
 UINT32: Final = struct.Struct(">I")
-LONGEST_METADATA: Final = 2**24 - 1
+MAX_METADATA_BYTES: Final = 2**24 - 1
 
 
 # The header: stream id, then six bits of type and ten of flags in one word (RS10-HDR-01).
@@ -101,8 +101,8 @@ class LengthShape(Shape):
         return data[start : start + size], 0, start + size
 
     def metadata_field(self, name: str, metadata: bytes, metadata_type: int = 0) -> bytes:
-        if len(metadata) > LONGEST_METADATA:
-            raise LocalProtocolError(f"{name} metadata of {len(metadata)} bytes, limit {LONGEST_METADATA}")
+        if len(metadata) > MAX_METADATA_BYTES:
+            raise LocalProtocolError(f"{name} metadata of {len(metadata)} bytes, limit {MAX_METADATA_BYTES}")
         return len(metadata).to_bytes(3, "big") + metadata
 
 

@@ -15,7 +15,7 @@ from qa.wrong.right import Manner
 from rsocket_trio.conformance.catalogue import NEEDS, read_chapter
 from rsocket_trio.conformance.play import CaseOutcome
 from rsocket_trio.conformance.report import failure_lines
-from rsocket_trio.conformance.run import PATIENCE, Target, WrongPeer, check_server, dial_to, run
+from rsocket_trio.conformance.run import STEP_TIMEOUT, Target, WrongPeer, check_server, dial_to, run
 from tests.conformance import raw
 from tests.each_row import ALL_CASES, each_row
 
@@ -52,7 +52,7 @@ async def test_bits_that_should_be_0_cost_one_deviation_in_all(clock: trio.testi
 
 
 @asynccontextmanager
-async def answering(answer: bytes, *, patience: float = PATIENCE) -> AsyncIterator[Target]:
+async def answering(answer: bytes, *, patience: float = STEP_TIMEOUT) -> AsyncIterator[Target]:
     """A server that answers whatever comes first with this, and then reads for ever."""
 
     async def serve(stream: trio.SocketStream) -> None:
