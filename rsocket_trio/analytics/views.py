@@ -206,13 +206,20 @@ def create_duckdb_views(
         "responders": "FROM interactions" if server is None else _rows("interactions", theirs["interactions"]),
     }.items():
         _create_view(connection, name, sql)
-    rows = connection.execute("SELECT DISTINCT dialect FROM connections").fetchall()
-    dialects = [str(dialect) for (dialect,) in rows] or [DEFAULT_DIALECT]
-    check_dialects(directory, dialects)
+    dialects = _check_dialects(connection, directory, ours)
+    if server is not None:
+        _check_dialects(connection, server, theirs)
     _create_view(connection, "frames", frames_query(dialects))
     for name in IN_ORDER:
         _create_view(connection, name, QUERIES[name])
     return VIEWS
+
+
+def _check_dialects(connection: duckdb.DuckDBPyConnection, directory: str | Path, files: dict[str, Files]) -> list[str]:
+    rows = connection.execute(f"SELECT DISTINCT dialect FROM ({_rows('connections', files['connections'])})").fetchall()
+    dialects = [str(dialect) for (dialect,) in rows]
+    check_dialects(directory, dialects)
+    return dialects or [DEFAULT_DIALECT]
 
 
 def _create_view(connection: duckdb.DuckDBPyConnection, name: str, sql: str) -> None:

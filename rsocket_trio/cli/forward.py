@@ -29,17 +29,11 @@ ROWS: Final = (
 # fmt: on
 
 
-@click.command(
-    "forward",
-    cls=Command,
-    examples=("forward --listen ws://0.0.0.0:8080 --to tcp://10.0.0.1:7000 --to tcp://10.0.0.2:7000",),
-)
+@click.command("forward", cls=Command, examples=("forward --listen ws://0.0.0.0:8080 --to tcp://10.0.0.1:7000",))
 @partial(add_rows, rows=(*LISTENING, *ROWS))
 @partial(connection_options, without=(*OF_ONE_RUN, "dialect"))
 @click.pass_context
-def command(
-    ctx: click.Context, /, to: tuple[str, ...], route_to: str | None, origins: tuple[str, ...], **parameters: Any
-) -> None:
+def command(ctx: click.Context, /, to: tuple[str, ...], route_to: str | None, origins: Any, **parameters: Any) -> None:
     """Ask the servers at --to whatever is asked at --listen: all interactions, with the clients' own demand."""
     addresses, ssl_context = listening(ctx, parameters)
     options, _ = Ask(uri=to[0], log=None, **parameters).planned()

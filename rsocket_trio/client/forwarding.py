@@ -188,7 +188,12 @@ async def pass_on(source: Incoming, sink: Outgoing | Channel, owed: int) -> None
     sink._watch_credit(grant)
     grant()
     while batch := await source.receive_batch():
-        await sink.send_many(map(checked_answer, batch) if is_odd else batch)
+        try:
+            await sink.send_many(map(checked_answer, batch) if is_odd else batch)
+        except errors.Canceled:
+            if not (isinstance(source, Channel) and isinstance(sink, Channel)) or sink._is_sending:
+                raise
+            break  # what comes is not wanted any more, and the other half goes on
         owed -= len(batch)
         grant()
     if isinstance(sink, Channel):

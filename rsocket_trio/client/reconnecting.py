@@ -338,7 +338,7 @@ class ReconnectingClient(FailoverRequester):
         self._draining: list[Connection] = []
 
     def __repr__(self) -> str:
-        return f"<ReconnectingClient {self.uri}, {self.state}>"
+        return f"<ReconnectingClient {self.uri}, {self.state}, load {self.load}>"
 
     @property
     def load(self) -> int:

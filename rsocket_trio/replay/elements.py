@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import attrs
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 from rsocket_trio.errors import Invalid, RemoteProtocolError, readable
 from rsocket_trio.metadata.composite import Entry, encode_composite, spans
@@ -426,7 +426,8 @@ def is_like(route: str, pattern: str) -> bool:
 def read_sources(answer: bytes) -> list[Source]:
     """Return the sources that a server listed, by route. Raise ``ValueError`` for a malformed answer."""
     try:
-        sources = msgspec.json.decode(answer, type=dict[str, dict[str, Source]])["sources"]
+        members = msgspec.json.decode(answer, type=dict[str, Raw])
+        sources = msgspec.json.decode(members["sources"], type=dict[str, Source])
     except (KeyError, ValueError, RecursionError):
         raise ValueError(f"not a list of sources: {readable(answer[:200])}") from None
     return [

@@ -16,7 +16,7 @@ import trio
 
 from rsocket_trio.errors import Rejected
 from rsocket_trio.payload import BytesLike, as_bytes
-from rsocket_trio.replay.elements import Element, Pack, Record, now_us, reader_name
+from rsocket_trio.replay.elements import Element, Pack, Record, arrow, now_us, reader_name
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
 from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.values import between, value
@@ -56,9 +56,9 @@ class Retention:
 class OpenedByBlock(ABC):
     """The base class of what an ``async with`` block opens and closes."""
 
-    @abstractmethod
     async def open(self) -> None:
         """Open it. Do nothing the second time, and let no other task run then: every request calls this."""
+        await trio.lowlevel.checkpoint_if_cancelled()
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -117,13 +117,14 @@ class ReplayableLog(OpenedByBlock):
         holds that row. Raise ``PositionExpired`` and ``PositionAhead``.
         """
 
-    @abstractmethod
     async def read_packs(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Pack]:
         """Return the records of ``partition`` that ``read_some`` returns for ``start``, ``end`` and ``max_bytes``, in
         packs; together they span all positions from the start on. Raise as it does.
         """
+        packs: Iterator[Pack] = arrow().packed(await self.read_some(partition, start, end, max_bytes=max_bytes), start)
+        return packs
 
     @abstractmethod
     async def wait_beyond(self, partition: int, position: int) -> None:

@@ -32,10 +32,10 @@ async def connected_pair(
 ) -> AsyncIterator[tuple[Connection, Connection]]:
     """Open a client and the server that it is connected to, for as long as the block; yield both their connections.
 
-    ``responder`` serves the client, ``client_responder`` the server. ``network`` is a network without faults by
-    default. ``dialect`` is the protocol of both. ``limits`` are those of both sides, or with ``server_limits`` the
-    client's; ``options`` are the others of ``open_connection_over``. With ``resume``, for both sides, sessions outlive
-    the connections of the network: after a cut the client comes back over the next one.
+    ``responder``, as it is at the start, serves the client, ``client_responder`` the server. ``network`` is a network
+    without faults by default. ``dialect`` is the protocol of both. ``limits`` are those of both sides, or with
+    ``server_limits`` the client's; ``options`` are the others of ``open_connection_over``. With ``resume``, for both
+    sides, sessions outlive the connections of the network: after a cut the client comes back over the next one.
 
     The block starts when the server has admitted the client. A refusal is raised at once, and so is ``ConnectionLost``
     or ``OSError`` if the network does not let the client through. An exception of the block leaves it unchanged.

@@ -187,7 +187,7 @@ def test_a_broken_capture_is_named_before_spark_starts(tmp_path: Path) -> None:
     path = next(tmp_path.rglob("connections/*/*.jsonl"))
     path.write_text('{"half": ')
 
-    settings = {"server": None, "frames_only": False, "engine": "spark", "master": "local[1]", "settings": ()}
+    settings = {"server": None, "engine": "spark", "master": "local[1]", "settings": ()}
     with pytest.raises(ValueError, match="line 1 is no JSON, it may be half written"):
         make_report(str(tmp_path), SimpleNamespace(**settings), "t")
 

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 
 from rsocket_trio import (
     ApplicationError,
+    Canceled,
     Channel,
     Connection,
     ConnectionLost,
@@ -99,6 +100,15 @@ class FarSide:
             channel._stop_receiving()
             await channel.send(b"no more")
             await trio.sleep(1)
+
+        @responder.request_channel("some", initial_request_n=100)
+        async def some(channel: Channel) -> None:
+            for _ in range(5):
+                await anext(channel)
+            channel._stop_receiving()
+            for number in range(3):
+                await trio.sleep(1)
+                await channel.send(b"%d" % number)
 
     async def serve(self, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
         """Serve it until it is cancelled."""
@@ -213,6 +223,19 @@ async def test_both_halves_of_a_channel_end_by_themselves(autojump_clock: MockCl
             assert (await anext(channel)).text == "1"
             await channel.wait_send_closed()  # the far side wants no more, and sends on
             assert [item.text async for item in channel] == ["no more"]
+
+
+async def test_a_far_side_that_wants_no_more_goes_on_answering(autojump_clock: MockClock) -> None:
+    async def send(channel: Channel) -> None:
+        with suppress(Canceled):
+            while True:
+                await channel.send_many([b"more"] * 3)
+
+    async with forwarded(), open_connection(NEAR) as client:
+        for _ in range(5):  # the far side stops while items for it are on their way
+            async with client.request_channel(route="some") as channel, trio.open_nursery() as nursery:
+                nursery.start_soon(send, channel)
+                assert [item.text async for item in channel] == ["0", "1", "2"]
 
 
 async def test_a_client_that_leaves_cancels_the_far_handler(autojump_clock: MockClock) -> None:

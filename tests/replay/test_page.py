@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from rsocket_trio import open_connection, replay
-from rsocket_trio.replay import Element, Ledger, Log, ReplayError, elements, sqlite_log, tables
+from rsocket_trio.replay import Element, Ledger, Log, ReplayableLog, ReplayError, elements, sqlite_log, tables
 from tests.blocks import page, snippets
 from tests.each_row import each_row
 from tests.programs import run_program
@@ -109,3 +109,24 @@ async def test_the_questions_and_the_program_of_the_page_read_a_file(tmp_path: P
     assert answers[0] == [(0, 0, 3, day)]
     assert [row[:3] for row in answers[1]] == [("shop", 7, "q")]
     assert [row[:2] for row in answers[2]] == [("billing", '{"0": 2}')]
+
+
+def test_a_log_of_ones_own_needs_the_methods_that_the_page_names() -> None:
+    section = PAGE.partition("## A log of your own")[2]
+    named = re.findall(r"`(\w+)`", section.partition("Implement ")[2].partition(";")[0])
+
+    assert sorted(named) == sorted(ReplayableLog.__abstractmethods__)
+
+
+async def test_a_log_of_ones_own_is_opened_by_a_block_and_read_in_packs() -> None:
+    class Rows(Log):
+        """Has the methods of the base class where that has them."""
+
+        open = ReplayableLog.open
+        read_packs = ReplayableLog.read_packs
+
+    rows = Rows()
+    await Log.open(rows)
+    async with rows as log:
+        await log.append_all({0: [Element(b"a"), Element(b"b")]})
+        assert [pack.count for pack in await log.read_packs(0, 0)] == [2]

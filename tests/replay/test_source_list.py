@@ -93,3 +93,9 @@ def test_a_star_is_any_text_and_a_question_mark_one_character(route: str, patter
 def test_an_answer_that_is_no_list_is_refused(answer: bytes) -> None:
     with pytest.raises(ValueError, match="not a list of sources"):
         read_sources(answer)
+
+
+def test_what_else_a_later_server_says_is_ignored() -> None:
+    assert read_sources(b'{"version": 2, "sources": {"a": {"partitions": {"0": {"earliest": 1, "latest": 2}}}}}') == [
+        Source({0: Bounds(1, 2)}, route="a")
+    ]

@@ -508,7 +508,7 @@ class Multiplexed:
         self._judge(frame)
 
     def _count_block(self, length: int, kind: int, flags: int) -> None:
-        """Count a frame of a header block. Raise ``PeerFault`` if the block is too long, or in too many"""
+        """Count a frame of a header block. Raise ``PeerFault`` if the block is too long, or in too many frames."""
         if kind != CONTINUATION:
             self._block = self._continuations = 0
             # The stream's first byte gives it back.

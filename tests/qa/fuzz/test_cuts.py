@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
+import attrs
 import pytest
 
-from rsocket_trio.limits import MAX_FRAME_BYTES, MIB
+from rsocket_trio.limits import MAX_FRAME_BYTES, MIB, Limits
 from rsocket_trio.mux.events import Event, ItemReceived, RequestReceived
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32, whole
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.stream_table import Stream
+from rsocket_trio.streamux.negotiation import StreamuxOptions
+from rsocket_trio.streamux.session import Session
 from tests.each_row import each_row
 from tests.events import one_by_one
 from tests.rsocket.pairs import SessionPair
@@ -95,3 +98,61 @@ def test_a_payload_of_any_size_arrives_whole_in_fragments_of_any_size(
     dialect: Dialect, size: int, fragment: int
 ) -> None:
     assert check_size(dialect, size, fragment) >= 2 * max(1, size // fragment)
+
+
+# Streamux cuts its bytes itself
+
+
+def streamux(*, client: bool) -> Session:
+    session = Session(
+        StreamuxOptions(rec_id=4, rec_len=8, qa=not client),
+        client=client,
+        limits=Limits(),
+        fragment_size=100,
+        whole=True,
+        chunks=True,
+        randbelow=lambda cap: 0,
+    )
+    session.start(0.0)
+    return session
+
+
+def written(session: Any) -> bytes:
+    return b"".join(b"".join(frame) if isinstance(frame, tuple) else frame for frame in session.outbox.take(10**6))
+
+
+def said_by_a_client() -> bytes:
+    """Requests whole and in chunks, one that is cancelled, a ping."""
+    client, server = streamux(client=True), streamux(client=False)
+    data = written(client)
+    server.receive([data], 0.0)
+    client.receive([written(server)], 0.0)
+    client.commands.open(Interaction.REQUEST_RESPONSE, Payload(b"whole"))
+    client.commands.open(Interaction.REQUEST_RESPONSE, Payload(bytes(350)))
+    channel = client.commands.open(Interaction.REQUEST_CHANNEL, Payload(b"first"))
+    data += written(client)
+    client.commands.send_item(channel, Payload(bytes(120)))
+    client.ping(None)
+    data += written(client)
+    client.commands.send_cancel(channel)
+    return data + written(client)
+
+
+def heard(feed: Callable[[Session], list[Any]]) -> list[Any]:
+    """Return what a server reports of these bytes, with all that is in it."""
+    server = streamux(client=False)
+    events = feed(server)
+    return [
+        (type(event).__name__, *(repr(getattr(event, field.name)) for field in attrs.fields(type(event))))
+        for event in events + server.accept(0.0)
+    ]
+
+
+def test_streamux_reports_the_same_wherever_its_bytes_are_cut() -> None:
+    data = said_by_a_client()
+    uncut = heard(lambda server: server.receive([data], 0.0))
+    assert len(uncut) == 8
+
+    for cut in range(len(data) + 1):
+        assert heard(lambda server: server.receive([data[:cut], data[cut:]], 0.0)) == uncut  # noqa: B023
+    assert heard(lambda server: server.receive([bytes([byte]) for byte in data], 0.0)) == uncut
