@@ -18,7 +18,7 @@ from rsocket_trio.conformance.catalogue import NEEDS, Case, chosen
 from rsocket_trio.conformance.play import CaseOutcome, CaseResult
 from rsocket_trio.conformance.run import (
     AT_ONCE,
-    PATIENCE,
+    STEP_TIMEOUT,
     Listening,
     Target,
     check_server,
@@ -55,7 +55,7 @@ class Way:
 
 
 async def results_of(
-    peer: Peer, role: str, *, heavy: bool = False, patience: float = PATIENCE, every: int = 1, again: int = 0
+    peer: Peer, role: str, *, heavy: bool = False, patience: float = STEP_TIMEOUT, every: int = 1, again: int = 0
 ) -> list[CaseResult]:
     """Run the cases of a role against a peer, those that need options of it by themselves.
 
