@@ -56,14 +56,14 @@ from tests.connection.pairs import settle
 async def test_the_states_are_told_in_their_order(autojump_clock: MockClock) -> None:
     told = Told()
     async with service() as running, connect_forever(URI, backoff=EXACT, on_state=told) as client:
-        assert repr(client) == f"<ReconnectingClient {URI}, connecting>"
+        assert repr(client) == f"<ReconnectingClient {URI}, connecting, load 0>"
         await client.connected()
         running.crash()
         await trio.sleep(0.15)
-        assert repr(client) == f"<ReconnectingClient {URI}, connecting>"
+        assert repr(client) == f"<ReconnectingClient {URI}, connecting, load 0>"
         await running.start()
         await client.connected()
-        assert repr(client) == f"<ReconnectingClient {URI}, connected>"
+        assert repr(client) == f"<ReconnectingClient {URI}, connected, load 0>"
 
     assert told.states == ["connecting", "connected", "lost", "connecting", "connecting", "connected", "closed"]
 

@@ -179,13 +179,14 @@ class ServedCall:
         deadline = self._call.deadline
         token = current_call_variable.set(self._call)
         try:
-            serve = partial(self._guarded, partial(body, self, *args))
-            return await serve() if deadline == math.inf else await within(deadline, serve)
+            if deadline == math.inf:
+                return await self._guarded(body, *args)
+            return await within(deadline, partial(self._guarded, body, *args))
         finally:
             # Reset, as a worker goes on with the next call if its context is as it was.
             current_call_variable.reset(token)
 
-    async def _guarded(self, body: Callable[[], Awaitable[T]]) -> T:
+    async def _guarded(self, body: Callable[..., Awaitable[T]], *args: object) -> T:
         refusal: StreamError | None = None
         if self._authenticator is not None:
             try:
@@ -202,7 +203,7 @@ class ServedCall:
                     del raised  # its traceback refers to this frame
             if self._handler.requires is not None:
                 await authorise(self._call, self._handler.requires)
-            return await body()
+            return await body(self, *args)
 
 
 FORMS: Final[dict[str, tuple[Callable[..., Awaitable[object]], Kind]]] = {
