@@ -26,7 +26,7 @@ PERIOD = 3.0
 """Seconds between the end of one server and that of the next."""
 BACKOFF = Backoff(first_delay=0.05, longest_delay=0.5)
 MAX_DEVIATION, MAX_SLOW_SHARE = 0.05, 0.1
-"""How far the share of one of four equal servers may be from a quarter, and that of one at a tenth of the speed."""
+"""The largest distance of a server's share from a quarter, and the largest share of one at a tenth of the speed."""
 HIT_TIMEOUT = 10.0
 """Seconds that calls of a killed server get to end."""
 

@@ -1,4 +1,4 @@
-"""What a block allocates, as Python counts it."""
+"""The bytes that a block allocates, as Python counts them."""
 
 from __future__ import annotations
 
