@@ -91,10 +91,10 @@ class MediaDriver:
         self._admitted = 0
         self._supplier: Callable[..., int] | None = None
         self._on_image: object = None
-        self._on_error: object = library.ffi.callback("void(void *, int, const char *)", self._hear)
+        self._on_error: object = library.ffi.callback("void(void *, int, const char *)", self._note_error)
         self.received: list[bytes] = []
         """The messages that the last poll handed out, in their order."""
-        self.on_message: object = library.ffi.callback("void(void *, uint8_t *, size_t, void *)", self._take)
+        self.on_message: object = library.ffi.callback("void(void *, uint8_t *, size_t, void *)", self._keep_message)
         try:
             if embedded:
                 self._start()
@@ -188,16 +188,16 @@ class MediaDriver:
         context = made[0]
         self._closing.callback(driver.aeron_driver_context_close, context)
         check(driver.aeron_driver_context_set_dir(context, os.fsencode(self.directory)))
-        patience = self.timeout * NANOSECONDS
+        timeout_ns = self.timeout * NANOSECONDS
         settings = {
             "dir_warn_if_exists": False,
             "threading_mode": 3,  # invoked: its work is called for
             "term_buffer_length": TERM_LENGTH,
             "ipc_term_buffer_length": TERM_LENGTH,
             "counters_buffer_length": 2 * 1024 * 1024,  # a connection has about ten of 128 bytes
-            "publication_connection_timeout_ns": patience,
-            "image_liveness_timeout_ns": patience,
-            "client_liveness_timeout_ns": patience,
+            "publication_connection_timeout_ns": timeout_ns,
+            "image_liveness_timeout_ns": timeout_ns,
+            "client_liveness_timeout_ns": timeout_ns,
             "publication_linger_timeout_ns": 2 * NANOSECONDS,  # those who missed something are answered
             "timer_interval_ns": NANOSECONDS // 10,  # between two looks at everything that has a timeout
             # Publications to one address share a socket: in a crowd few datagrams a turn would leave answers waiting.
@@ -268,16 +268,16 @@ class MediaDriver:
         self._closing.callback(client.aeron_close, self._client)
         check(client.aeron_start(self._client))
 
-    def _hear(self, _: object, code: int, text: object) -> None:
-        """Take an error of the client, in its work."""
+    def _note_error(self, _: object, code: int, text: object) -> None:
+        """Note an error that Aeron reports while the client does its work."""
         if abs(code) in FATAL and self.duty.fault is None:
             # Over a driver of its own a client ends for one reason, whoever notices it first.
             fault = BLOCKED if self.is_embedded else FATAL[abs(code)]
             reason = self.library.text(text)
             self.duty.fault = fault.format(directory=self.directory, timeout=self.timeout, text=reason)
 
-    def _take(self, _: object, data: object, length: int, header: object) -> None:
-        """Take a message, in a poll."""
+    def _keep_message(self, _: object, data: object, length: int, header: object) -> None:
+        """Keep a message that a poll hands out."""
         self.received.append(self.library.ffi.buffer(data, length)[:])
 
 
