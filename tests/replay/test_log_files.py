@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 
 from rsocket_trio.replay import CorruptLog, Element, Ledger, Log, Record, Retention, sqlite_log, tables
@@ -105,6 +106,29 @@ async def test_a_place_that_can_hold_no_file_is_an_error_of_the_disk(place: str,
         await Log(tmp_path / place).open()
     assert caught.value.filename == str(tmp_path / place)
     assert os.listdir(tmp_path) == []
+
+
+async def test_a_file_that_another_process_makes_just_now_is_that_of_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, path, connect = tmp_path / "made.log", tmp_path / "rows.log", Log._connect
+    async with Log(made) as log:
+        await log.append(b"x")
+
+    def connected(log: Log) -> apsw.Connection:
+        def before(cursor: object, statement: str, bindings: object) -> bool:
+            if "sqlite_schema" in statement and not path.stat().st_size:
+                with opened(made) as source, opened(path) as other, other.backup("main", source, "main") as copy:
+                    copy.step()
+            return True
+
+        connection = connect(log)
+        connection.exec_trace = before
+        return connection
+
+    monkeypatch.setattr(Log, "_connect", connected)
+    async with Log(path) as log:
+        assert await data_of(log) == [b"x"]
 
 
 async def test_a_file_of_a_later_layout_is_refused_by_name(tmp_path: Path) -> None:
