@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
+
 from rsocket_trio.errors import ApplicationError, CodedError, RSocketError
 
 
@@ -61,21 +63,18 @@ class NotWritten(ReplayError):
     is_fault = True
 
 
+@attrs.define(eq=False)
 class CorruptLog(RSocketError):
     """A file is no log, or is damaged. Rows that are damaged are never returned.
 
     ``file`` and ``reason`` say what; ``partition`` and ``position`` where, ``None`` where that is not known.
     """
 
-    def __init__(
-        self, file: Path | None, reason: str, partition: int | None = None, position: int | None = None
-    ) -> None:
-        self.file = file
-        self.reason = reason
-        self.partition = partition
-        self.position = position
-        super().__init__(file, reason, partition, position)
+    file: Path | None
+    reason: str
+    partition: int | None = None
+    position: int | None = None
 
     def __str__(self) -> str:
         where = "" if self.position is None else f" in partition {self.partition} at position {self.position}"
-        return f"{'the log in memory' if self.file is None else self.file} is damaged{where}: {self.reason}"
+        return f"{self.file or 'the log'} is damaged{where}: {self.reason}"

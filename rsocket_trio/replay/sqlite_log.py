@@ -36,7 +36,7 @@ Sync: TypeAlias = Literal["full", "never"]
 
 APPLICATION_ID: Final = 0x52534B54
 """``PRAGMA application_id`` of our files: "RSKT"."""
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 """The layout of the tables that this version writes: ``PRAGMA user_version``."""
 LOCK_SECONDS = 30.0
 """Seconds that a write waits while somebody else holds the lock of the file."""

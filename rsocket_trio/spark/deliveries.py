@@ -324,8 +324,7 @@ async def commit(
     Raise ``SinkError`` when the server does not have them, the sink is another query's, or it has a later batch.
     """
     route = options.route + ".commit"
-    named = [{"attempt": name, "rows": rows} for name, rows in attempts]
-    question: dict[str, object] = {"sink": sink, "batch": batch, "attempts": named, "once": once}
+    question: dict[str, object] = {"sink": sink, "batch": batch, "attempts": attempts, "once": once}
     question |= {"query": query, "takeOver": options.take_over, "epoch": epoch}
     try:
         committed = await ask(pool, options, route, question, Commit)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from rsocket_trio.replay import (
     add_sink,
     add_source,
 )
-from rsocket_trio.replay.ledger import StagedAttempt
+from rsocket_trio.replay.ledger import CommitRequest, StagedAttempt, StageRequest
 
 
 def say(*words: object) -> None:
@@ -69,18 +69,18 @@ class Watched(Ledger):
         await super().write(partition, elements)
         self.took(len(elements))
 
-    async def begin(self, *terms: Any, **more: Any) -> StagedAttempt:
-        stage: Any = WatchedStage(await super().begin(*terms, **more), self.took)
+    async def _begin(self, plan: StageRequest) -> StagedAttempt:
+        stage: Any = WatchedStage(await super()._begin(plan), self.took)
         return stage  # type: ignore[no-any-return]
 
-    async def commit(self, sink: str, batch: int, attempts: Mapping[str, int], **more: Any) -> Commit:
-        done = await super().commit(sink, batch, attempts, **more)
+    async def _commit(self, request: CommitRequest) -> Commit:
+        done = await super()._commit(request)
         if done.promoted:
-            say("promoted", batch)
-            if batch == self._hold:
+            say("promoted", request.batch)
+            if request.batch == self._hold:
                 await trio.sleep_forever()
         else:
-            say("repeated", batch)
+            say("repeated", request.batch)
         return done
 
 
