@@ -279,13 +279,6 @@ class Ledger(OpenedByBlock):
 
     # Requests of writers
 
-    async def write(self, partition: int, elements: Sequence[Element | Pack]) -> None:
-        """Append ``elements`` at once, without staging: a writer that tries again may write them twice.
-
-        ``partition`` is taken modulo the partitions of the log. Raise the errors of the log's ``append_all``.
-        """
-        await self.log.append_all({partition % len(self.log.partitions()): elements})
-
     async def epoch(self, sink: str) -> int:
         """Return a number above all before: each planning of a write takes one.
 

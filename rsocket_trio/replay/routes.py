@@ -13,15 +13,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager
 from typing import Annotated, TypeAlias, TypeVar
 
-import attrs
 import msgspec
 import trio
 from msgspec import Meta
 
-from rsocket_trio import Channel, Connection, Invalid, Outgoing, Payload, Responder, current_connection
+from rsocket_trio import Channel, Connection, Invalid, Outgoing, Payload, Responder, StreamError, current_connection
 from rsocket_trio.replay import elements
 from rsocket_trio.replay.elements import Bounds, Element, Name, Pack, Record, Source, Whole, is_like, rows_in
-from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten, ReplayError
+from rsocket_trio.replay.errors import NotWritten
 from rsocket_trio.replay.ledger import AttemptName, CommitRequest, Ledger, StageRequest
 from rsocket_trio.replay.log import OpenedByBlock, ReplayableLog, Retention
 
@@ -54,8 +53,6 @@ async def serving(*logs: OpenedByBlock) -> AsyncIterator[None]:
         what = "nothing was written" if error.errno in NO_ROOM else "the log can't be used"
         reason = errno.errorcode.get(error.errno or 0, "unknown error")
         raise NotWritten(f"{what}: {reason}, {error.strerror or error}") from error
-    except CorruptLog as error:
-        raise DamagedPartition(str(attrs.evolve(error, file=None))) from error
 
 
 def command(
@@ -95,16 +92,6 @@ class RangeRequest(msgspec.Struct, frozen=True, rename={"start": "from", "end": 
             raise ValueError(f"'to' is {self.end}, below 'from' {self.start}")
 
 
-class Question(msgspec.Struct, frozen=True):
-    """A request about sources: for the positions of times in microseconds since 1970 by partition, for the readers
-    without the one that it forgets, or for the sources whose routes are like a pattern.
-    """
-
-    timestamps: dict[Whole, Whole] = {}
-    forget: str | None = None
-    pattern: Annotated[str, Meta(max_length=255)] = "*"
-
-
 def add_source(
     responder: Responder,
     route: str,
@@ -126,10 +113,10 @@ def add_source(
             raise ValueError("add_source with 'retention' and 'on_ack': the log itself drops records by its retention")
         log.set_retention(retention)
 
-    async def offsets(question: Question) -> dict[int, Bounds]:
+    async def offsets(times: dict[Whole, Whole]) -> dict[int, Bounds]:
         await log.retain(in_full=False)
         bounds = bounds_of(log)
-        for partition, time in question.timestamps.items():
+        for partition, time in times.items():
             place = await log.position_at(partition, time)
             earliest, latest = log.bounds(partition)
             # Rows may have been dropped since the position was looked for.
@@ -157,9 +144,9 @@ def add_source(
                 if inspect.isawaitable(waiting):
                     await waiting
 
-    async def readers(request: Question) -> dict[str, dict[str, object]]:
-        if request.forget is not None and not await log.forget_reader(request.forget):
-            raise Invalid(f"there is no reader {request.forget!r}: nothing was forgotten")
+    async def readers(content: dict[str, str]) -> dict[str, dict[str, object]]:
+        if (forgotten := content.get("forget")) is not None and not await log.forget_reader(forgotten):
+            raise Invalid(f"there is no reader {forgotten!r}: nothing was forgotten")
         bounds, shown = bounds_of(log), {}
         for name, reader in log.readers().items():
             ends = dict(sorted(reader.ends.items()))
@@ -169,10 +156,10 @@ def add_source(
 
     acknowledge = command(log, dict[str, Whole | str], ack)
     responder.request_stream(route)(read)
-    responder.request_response(f"{route}.offsets")(command(log, Question, offsets))
+    responder.request_response(f"{route}.offsets")(command(log, dict[Whole, Whole], offsets))
     responder.fire_and_forget(f"{route}.ack")(acknowledge)
     responder.request_response(f"{route}.ack")(acknowledge)
-    responder.request_response(f"{route}.readers")(command(log, Question, readers))
+    responder.request_response(f"{route}.readers")(command(log, dict[str, str], readers))
     list_source(responder, route, log)
 
 
@@ -210,6 +197,7 @@ async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest) -> N
 
 # The list of sources
 
+Pattern = Annotated[str, Meta(max_length=255)]
 _logs: weakref.WeakKeyDictionary[Responder, dict[str, ReplayableLog]] = weakref.WeakKeyDictionary()
 """The logs that each responder serves, by route."""
 
@@ -220,7 +208,7 @@ def list_source(responder: Responder, route: str, log: ReplayableLog) -> None:
 
     async def answer(request: Payload) -> bytes:
         async with serving():
-            pattern = decoded(request.data, Question).pattern
+            pattern = decoded(request.data, dict[str, Pattern]).get("pattern", "*")
         sources = {name: await listed(logs[name]) for name in sorted(logs) if is_like(name, pattern)}
         return msgspec.json.encode({"sources": sources})
 
@@ -234,9 +222,9 @@ async def listed(log: ReplayableLog) -> Source:
     try:
         await log.open()
         return Source(bounds_of(log))
-    except CorruptLog as error:
-        return Source(problem=f"the log is damaged: {error.reason}")
-    except (ReplayError, OSError, ValueError, ModuleNotFoundError, trio.ClosedResourceError) as error:
+    except StreamError as error:
+        return Source(problem=error.text)
+    except (OSError, ValueError, ModuleNotFoundError, trio.ClosedResourceError) as error:
         return Source(problem=f"the log can't be opened: {type(error).__name__}")
 
 
@@ -266,7 +254,8 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
 
     async def write(request: Payload) -> bytes:
         async with serving(ledger):
-            await ledger.write(*await element_of(request))
+            partition, some = await element_of(request)
+            await ledger.log.append_all({partition % len(ledger.log.partitions()): some})
         return b""
 
     async def stage(channel: Channel) -> None:
