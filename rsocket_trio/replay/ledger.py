@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import attrs
 import msgspec
@@ -42,6 +42,7 @@ class Commit:
     last: int
 
 
+Request = TypeVar("Request", bound=msgspec.Struct)
 AttemptName = Annotated[str, Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
 
 
@@ -69,6 +70,11 @@ class CommitRequest(msgspec.Struct, frozen=True, rename="camel"):
     query: Name | None = None
     take_over: bool = False
     epoch: Whole | None = None
+
+
+def validated(request: Request) -> Request:
+    """Return a request as it would be decoded: SQLite takes values of other types too. Raise ``ValueError``."""
+    return msgspec.convert(msgspec.to_builtins(request, builtin_types=(bytes,)), type(request))
 
 
 @attrs.define
@@ -135,7 +141,7 @@ class Sink(tables.Row):
             number = tables.count(connection, "plans")
             tables.put(connection, "plans", number, self.name, batch, epoch)
             connection.execute("DELETE FROM plans WHERE number <= ?", (number - MAX_PLANS,))
-            Attempt.drop_all(connection, "sink = ? AND batch = ? AND epoch < ?", self.name, batch, epoch)
+            Attempt.drop_all(connection, "sink = ? AND batch = ? AND epoch < ?", [self.name, batch, epoch])
 
 
 def shown(query: str | None) -> str:
@@ -160,7 +166,7 @@ class Attempt(tables.Partition):
     sealed: int = 0
 
     @classmethod
-    def drop_all(cls, connection: Connection, condition: str, *values: object) -> int:
+    def drop_all(cls, connection: Connection, condition: str, values: Iterable[object]) -> int:
         """Delete the attempts for which a condition holds, and their rows. Return how many they were."""
         attempts = cls.where(connection, f"WHERE {condition}", *values)
         for row in attempts:
@@ -301,15 +307,7 @@ class Ledger(OpenedByBlock):
         Raise ``Rejected`` if it is staged already, or too many are, ``NotStaged`` if the batch was planned anew,
         ``Invalid`` if the sink was taken over from ``query``, and ``ValueError`` for what no request may say.
         """
-        plan = {
-            "sink": sink,
-            "attempt": attempt,
-            "partition": partition,
-            "batch": batch,
-            "epoch": epoch,
-            "query": query,
-        }
-        return await self._begin(msgspec.convert(plan, StageRequest))
+        return await self._begin(validated(StageRequest(sink, attempt, partition, batch, epoch, query)))
 
     async def _begin(self, plan: StageRequest) -> StagedAttempt:
         row = Attempt(0, 0, 0, self._clock(), 0, plan.attempt, plan.sink, plan.partition, plan.batch, plan.epoch)
@@ -335,12 +333,11 @@ class Ledger(OpenedByBlock):
 
     async def discard(self, stage: StagedAttempt) -> None:
         """Drop the attempt of ``stage``, also while the task is being cancelled."""
-        number = stage.row.number  # another attempt may have its name by now
+        # By its number: another attempt may have the name by now.
+        drop = partial(Attempt.drop_all, condition="number = ?", values=[stage.row.number])
         try:
             with trio.CancelScope(shield=True):
-                await self._tables._change(
-                    lambda tables: Attempt.drop_all(tables, "number = ?", number), makes_room=True
-                )
+                await self._tables._change(drop, makes_room=True)
         except (OSError, CorruptLog, trio.ClosedResourceError) as error:
             logger.warning("attempt %s stays until it expires: %s", stage.row.attempt, error)
 
@@ -366,9 +363,8 @@ class Ledger(OpenedByBlock):
         ``NotStaged``, ``Rejected`` for one sink too many, and the errors of the log; then nothing was promoted, and the
         same may be tried again.
         """
-        said = {"sink": sink, "batch": batch, "attempts": list(attempts.items()), "once": once, "query": query}
-        said |= {"takeOver": take_over, "epoch": epoch}
-        return await self._commit(msgspec.convert(said, CommitRequest))
+        request = CommitRequest(sink, batch, list(attempts.items()), once, query, take_over, epoch)
+        return await self._commit(validated(request))
 
     async def _commit(self, request: CommitRequest) -> Commit:
         def promote(connection: Connection) -> Commit:
@@ -449,7 +445,7 @@ class Ledger(OpenedByBlock):
             row.append(connection, body)
 
     def _drop_old(self, connection: Connection) -> None:
-        Attempt.drop_all(connection, "time <= ?", self._too_old(self._seconds))
+        Attempt.drop_all(connection, "time <= ?", [self._too_old(self._seconds)])
 
     def _too_old(self, seconds: float) -> int:
         return self._clock() - int(seconds * 1e6)
@@ -475,7 +471,7 @@ class Ledger(OpenedByBlock):
 def drop_attempts(connection: Connection, sink: str, names: Iterable[str]) -> int:
     """Drop those of the attempts that are staged for a sink. Return how many they were."""
     condition = "sink = ? AND attempt IN (SELECT value FROM json_each(?))"
-    return Attempt.drop_all(connection, condition, sink, json.dumps(list(names)))
+    return Attempt.drop_all(connection, condition, [sink, json.dumps(list(names))])
 
 
 def stored_bytes(connection: Connection) -> int:
