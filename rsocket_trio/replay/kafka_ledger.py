@@ -30,7 +30,7 @@ from rsocket_trio.replay.elements import Element, Pack, Record, arrow
 from rsocket_trio.replay.errors import NotStaged, PositionExpired
 from rsocket_trio.replay.kafka_client import Rows, TransactionalProducer, twice
 from rsocket_trio.replay.kafka_log import KafkaLog
-from rsocket_trio.replay.ledger import Attempt, Commit, CommitRequest, Ledger, Sink, StagedAttempt, StageRequest
+from rsocket_trio.replay.ledger import Attempt, Commit, CommitRequest, Ledger, Sink, StagedAttempt
 from rsocket_trio.replay.tables import OVERHEAD, bodies_of, count, stored
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class KafkaLedger(Ledger):
                 if other == sink and (note.row.batch == batch or note.row.time <= too_old)
             ]
             contents: dict[str, Content] = {sink: next_sink}
-            for name in (*dict(request.attempts), *gone, *[""] * request.once):
+            for name in (*request.attempts, *gone, *[""] * request.once):
                 contents[f"{sink}{SEPARATOR}{name}"] = None
             texts = {
                 key: None if content is None else msgspec.json.encode(content) for key, content in contents.items()
@@ -235,13 +235,14 @@ class KafkaLedger(Ledger):
 
     # Attempts
 
-    async def _begin(self, plan: StageRequest) -> StagedAttempt:
-        self._place_of(plan.sink)
+    async def begin(self, sink: str, attempt: str, partition: int, **plan: Any) -> StagedAttempt:
+        """Begin to stage ``attempt`` of ``sink`` for ``partition``, as ``Ledger.begin`` does."""
+        self._place_of(sink)
         if self.staged_bytes > self._most_bytes // 2:
             # Attempts that other servers have committed take room here.
             async with self._committing:
                 await self._learn(self._read_to)
-        return await super()._begin(plan)
+        return await super().begin(sink, attempt, partition, **plan)
 
     async def _store(self, stage: StagedAttempt, elements: Sequence[Element | Pack], *, sealed: bool = False) -> None:
         """Store rows of an attempt in the topic of attempts, or a note that it is complete."""

@@ -42,39 +42,26 @@ class Commit:
     last: int
 
 
-Request = TypeVar("Request", bound=msgspec.Struct)
+T = TypeVar("T")
 AttemptName = Annotated[str, Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
 
 
-class StageRequest(msgspec.Struct, frozen=True):
-    """A writer's request to stage the rows of an attempt: the arguments of ``Ledger.begin``, and the JSON of them."""
-
-    sink: Name
-    attempt: AttemptName
-    partition: Whole
-    batch: Whole | None = None
-    epoch: Whole | None = None
-    query: Name | None = None
-
-
-class CommitRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """A request to commit a batch: the arguments of ``Ledger.commit``, and the JSON of them.
-
-    ``attempts`` are names with numbers of rows, in the order in which these get their positions.
-    """
+@value
+class CommitRequest:
+    """The arguments of ``Ledger.commit``."""
 
     sink: Name
     batch: Whole
-    attempts: Sequence[tuple[AttemptName, Whole]]
+    attempts: Mapping[AttemptName, Whole]
     once: bool = False
     query: Name | None = None
     take_over: bool = False
     epoch: Whole | None = None
 
 
-def validated(request: Request) -> Request:
-    """Return a request as it would be decoded: SQLite takes values of other types too. Raise ``ValueError``."""
-    return msgspec.convert(msgspec.to_builtins(request, builtin_types=(bytes,)), type(request))
+def validated(content: T) -> T:
+    """Return what a caller has said, as it is declared: SQLite takes other types too. Raise ``ValueError``."""
+    return msgspec.convert(msgspec.to_builtins(content, builtin_types=(bytes,)), type(content))
 
 
 @attrs.define
@@ -158,11 +145,11 @@ class Attempt(tables.Partition):
 
     TABLE = "attempts"
 
-    attempt: str = ""
-    sink: str = ""
-    partition: int = 0
-    batch: int | None = None
-    epoch: int | None = None
+    attempt: AttemptName = ""
+    sink: Name = ""
+    partition: Whole = 0
+    batch: Whole | None = None
+    epoch: Whole | None = None
     sealed: int = 0
 
     @classmethod
@@ -285,7 +272,7 @@ class Ledger(OpenedByBlock):
 
     # Requests of writers
 
-    async def epoch(self, sink: str) -> int:
+    async def epoch(self, sink: Name) -> int:
         """Return a number above all before: each planning of a write takes one.
 
         What is staged with it for a batch of ``sink`` drops what lower ones did: a killed writer is in nobody's way.
@@ -294,34 +281,31 @@ class Ledger(OpenedByBlock):
 
     async def begin(
         self,
-        sink: str,
-        attempt: str,
-        partition: int,
+        sink: Name,
+        attempt: AttemptName,
+        partition: Whole,
         *,
-        batch: int | None = None,
-        epoch: int | None = None,
-        query: str | None = None,
+        batch: Whole | None = None,
+        epoch: Whole | None = None,
+        query: Name | None = None,
     ) -> StagedAttempt:
         """Begin to stage ``attempt`` for ``sink``: rows of one ``partition``, and of a ``batch`` planned at ``epoch``.
 
         Raise ``Rejected`` if it is staged already, or too many are, ``NotStaged`` if the batch was planned anew,
         ``Invalid`` if the sink was taken over from ``query``, and ``ValueError`` for what no request may say.
         """
-        return await self._begin(validated(StageRequest(sink, attempt, partition, batch, epoch, query)))
-
-    async def _begin(self, plan: StageRequest) -> StagedAttempt:
-        row = Attempt(0, 0, 0, self._clock(), 0, plan.attempt, plan.sink, plan.partition, plan.batch, plan.epoch)
+        row = validated(Attempt(0, 0, 0, self._clock(), 0, attempt, sink, partition, batch, epoch))
 
         def store(connection: Connection) -> Attempt:
             self._drop_old(connection)
-            sink = Sink.called(connection, plan.sink, plan.query)
-            sink.check_former(plan.query)
-            if plan.query in (None, sink.query):
-                sink.plan(connection, plan.batch, plan.epoch)
+            known = Sink.called(connection, sink, query)
+            known.check_former(query)
+            if query in (None, known.query):
+                known.plan(connection, batch, epoch)
             else:
                 row.epoch = None  # it drops nothing of the owner's
-            if Attempt.where(connection, "WHERE sink = ? AND attempt = ?", plan.sink, plan.attempt):
-                raise Rejected(f"attempt {plan.attempt} is staged already")
+            if Attempt.where(connection, "WHERE sink = ? AND attempt = ?", sink, attempt):
+                raise Rejected(f"attempt {attempt} is staged already")
             [(number,)] = connection.execute("SELECT count(*) FROM attempts")
             if number >= self._most_attempts:
                 raise Rejected(f"{number} attempts are staged: that is the limit")
@@ -343,14 +327,14 @@ class Ledger(OpenedByBlock):
 
     async def commit(
         self,
-        sink: str,
-        batch: int,
-        attempts: Mapping[str, int],
+        sink: Name,
+        batch: Whole,
+        attempts: Mapping[AttemptName, Whole],
         *,
         once: bool = False,
-        query: str | None = None,
+        query: Name | None = None,
         take_over: bool = False,
-        epoch: int | None = None,
+        epoch: Whole | None = None,
     ) -> Commit:
         """Promote ``attempts`` of ``sink``, each with its number of rows, as the batch numbered ``batch``: all or
         nothing, and once.
@@ -363,7 +347,7 @@ class Ledger(OpenedByBlock):
         ``NotStaged``, ``Rejected`` for one sink too many, and the errors of the log; then nothing was promoted, and the
         same may be tried again.
         """
-        request = CommitRequest(sink, batch, list(attempts.items()), once, query, take_over, epoch)
+        request = CommitRequest(sink, batch, attempts, once, query, take_over, epoch)
         return await self._commit(validated(request))
 
     async def _commit(self, request: CommitRequest) -> Commit:
@@ -399,13 +383,13 @@ class Ledger(OpenedByBlock):
                 "checkpoint wrote to it"
             )
         if request.batch <= sink.batch:
-            drop_attempts(connection, sink.name, [name for name, _ in request.attempts])
+            drop_attempts(connection, sink.name, request.attempts)
             return None, []
         staged = {row.attempt: row for row in Attempt.where(connection, "WHERE sink = ?", sink.name)}
         attempts = []
-        for name, number in request.attempts:
-            if (row := staged.pop(name, None)) is None:
-                raise NotStaged(f"attempt {name} is not staged for sink {sink.name}, or is named twice")
+        for name, number in request.attempts.items():
+            if (row := staged.get(name)) is None:
+                raise NotStaged(f"attempt {name} is not staged for sink {sink.name}")
             if not row.sealed:
                 raise NotStaged(f"attempt {name} is not complete")
             if row.latest != number:
@@ -414,10 +398,9 @@ class Ledger(OpenedByBlock):
         done = attrs.evolve(sink, batch=request.batch, once=int(request.once), time=self._clock(), epoch=request.epoch)
         return done, attempts
 
-    async def abort(self, sink: str, attempts: Iterable[str]) -> int:
+    async def abort(self, sink: Name, attempts: Sequence[AttemptName]) -> int:
         """Drop ``attempts`` of ``sink``. Return how many were staged."""
-        names = list(attempts)
-        return await self._tables._change(partial(drop_attempts, sink=sink, names=names), makes_room=True)
+        return await self._tables._change(partial(drop_attempts, sink=sink, names=attempts), makes_room=True)
 
     async def _store(self, stage: StagedAttempt, elements: Sequence[Element | Pack], *, sealed: bool = False) -> None:
         """Store rows of an attempt, or that it is complete: only then wait for the disk."""

@@ -11,7 +11,7 @@ import inspect
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 import trio
@@ -19,9 +19,9 @@ from msgspec import Meta
 
 from rsocket_trio import Channel, Connection, Invalid, Outgoing, Payload, Responder, StreamError, current_connection
 from rsocket_trio.replay import elements
-from rsocket_trio.replay.elements import Bounds, Element, Name, Pack, Record, Source, Whole, is_like, rows_in
+from rsocket_trio.replay.elements import Bounds, Element, Pack, Record, Source, Whole, is_like, rows_in
 from rsocket_trio.replay.errors import NotWritten
-from rsocket_trio.replay.ledger import AttemptName, CommitRequest, Ledger, StageRequest
+from rsocket_trio.replay.ledger import Ledger
 from rsocket_trio.replay.log import OpenedByBlock, ReplayableLog, Retention
 
 T = TypeVar("T")
@@ -30,6 +30,17 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Errors of a write that left nothing behind."""
 MAX_REQUEST_BYTES = 2**20
 """Bytes of a request at most: that is a commit of some 15,000 attempts."""
+
+
+def arguments_of(function: Callable[..., object]) -> type[msgspec.Struct]:
+    """Return the type of JSON objects whose members are the arguments of a function, as it declares them."""
+    kinds = get_type_hints(function, include_extras=True)
+    fields = [
+        (name, kinds[name], msgspec.NODEFAULT if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name in kinds
+    ]
+    return msgspec.defstruct(function.__name__, fields, rename="camel")
 
 
 def decoded(data: bytes, kind: type[T]) -> T:
@@ -55,17 +66,17 @@ async def serving(*logs: OpenedByBlock) -> AsyncIterator[None]:
         raise NotWritten(f"{what}: {reason}, {error.strerror or error}") from error
 
 
-def command(
-    log: OpenedByBlock, kind: type[T], function: Callable[[T], Awaitable[object]]
-) -> Callable[[Payload], Awaitable[bytes]]:
-    """Return the handler of a route of ``log`` whose requests are decoded as a ``kind``, and answered with JSON.
+def command(function: Callable[..., Awaitable[object]], *logs: OpenedByBlock) -> Callable[[Payload], Awaitable[bytes]]:
+    """Return the handler of a route of a log or ledger whose requests are the arguments of a function as JSON, and
+    whose answers are JSON.
 
     What ``function`` refuses by a ``ValueError`` is sent as Invalid. ``None`` is answered with nothing.
     """
+    kind = arguments_of(function)
 
     async def answer(request: Payload) -> bytes:
-        async with serving(log):
-            content = await function(decoded(request.data, kind))
+        async with serving(*logs):
+            content = await function(**msgspec.structs.asdict(decoded(request.data, kind)))
             return b"" if content is None else msgspec.json.encode(content)
 
     return answer
@@ -113,10 +124,10 @@ def add_source(
             raise ValueError("add_source with 'retention' and 'on_ack': the log itself drops records by its retention")
         log.set_retention(retention)
 
-    async def offsets(times: dict[Whole, Whole]) -> dict[int, Bounds]:
+    async def offsets(timestamps: dict[Whole, Whole] | None = None) -> dict[int, Bounds]:
         await log.retain(in_full=False)
         bounds = bounds_of(log)
-        for partition, time in times.items():
+        for partition, time in (timestamps or {}).items():
             place = await log.position_at(partition, time)
             earliest, latest = log.bounds(partition)
             # Rows may have been dropped since the position was looked for.
@@ -129,13 +140,11 @@ def add_source(
             log.check_range(span.partition, span.start, span.end)
             await send_range(log, out, span)
 
-    async def ack(content: dict[str, Whole | str]) -> None:
-        name = content.pop("reader", None)
-        ends = msgspec.convert(content, dict[Whole, Whole], str_keys=True)
+    async def ack(ends: dict[Whole, Whole], reader: str | None = None) -> None:
         for partition, end in ends.items():
             log._check_position(partition, end, end, log.bounds(partition)[1])
-        if name is not None:
-            await log.acknowledge(msgspec.convert(name, str), ends)
+        if reader is not None:
+            await log.acknowledge(reader, ends)
         if on_ack is not None:
             for partition, end in ends.items():
                 # A reader may be ahead of others with a name, which still need the rows.
@@ -144,9 +153,9 @@ def add_source(
                 if inspect.isawaitable(waiting):
                     await waiting
 
-    async def readers(content: dict[str, str]) -> dict[str, dict[str, object]]:
-        if (forgotten := content.get("forget")) is not None and not await log.forget_reader(forgotten):
-            raise Invalid(f"there is no reader {forgotten!r}: nothing was forgotten")
+    async def readers(forget: str | None = None) -> dict[str, dict[str, object]]:
+        if forget is not None and not await log.forget_reader(forget):
+            raise Invalid(f"there is no reader {forget!r}: nothing was forgotten")
         bounds, shown = bounds_of(log), {}
         for name, reader in log.readers().items():
             ends = dict(sorted(reader.ends.items()))
@@ -154,12 +163,11 @@ def add_source(
             shown[name] = {"ends": ends, "behind": behind, "seen": reader.seen}
         return shown
 
-    acknowledge = command(log, dict[str, Whole | str], ack)
     responder.request_stream(route)(read)
-    responder.request_response(f"{route}.offsets")(command(log, dict[Whole, Whole], offsets))
-    responder.fire_and_forget(f"{route}.ack")(acknowledge)
-    responder.request_response(f"{route}.ack")(acknowledge)
-    responder.request_response(f"{route}.readers")(command(log, dict[str, str], readers))
+    responder.request_response(f"{route}.offsets")(command(offsets, log))
+    responder.fire_and_forget(f"{route}.ack")(command(ack, log))
+    responder.request_response(f"{route}.ack")(command(ack, log))
+    responder.request_response(f"{route}.readers")(command(readers, log))
     list_source(responder, route, log)
 
 
@@ -197,7 +205,6 @@ async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest) -> N
 
 # The list of sources
 
-Pattern = Annotated[str, Meta(max_length=255)]
 _logs: weakref.WeakKeyDictionary[Responder, dict[str, ReplayableLog]] = weakref.WeakKeyDictionary()
 """The logs that each responder serves, by route."""
 
@@ -206,14 +213,11 @@ def list_source(responder: Responder, route: str, log: ReplayableLog) -> None:
     """Add a source to the list of ``responder``, and serve that list from the first one on."""
     logs = _logs.setdefault(responder, {})
 
-    async def answer(request: Payload) -> bytes:
-        async with serving():
-            pattern = decoded(request.data, dict[str, Pattern]).get("pattern", "*")
-        sources = {name: await listed(logs[name]) for name in sorted(logs) if is_like(name, pattern)}
-        return msgspec.json.encode({"sources": sources})
+    async def answer(pattern: Annotated[str, Meta(max_length=255)] = "*") -> dict[str, dict[str, Source]]:
+        return {"sources": {name: await listed(logs[name]) for name in sorted(logs) if is_like(name, pattern)}}
 
     if not logs:
-        responder.request_response(elements.SOURCES_ROUTE)(answer)
+        responder.request_response(elements.SOURCES_ROUTE)(command(answer))
     logs[route] = log
 
 
@@ -238,13 +242,6 @@ WAITING_ELEMENTS = 1024
 """Elements of a channel that may wait to be staged; of their bytes, as many as a connection may hold."""
 
 
-class SinkRequest(msgspec.Struct, frozen=True):
-    """A request for the next epoch of a sink, or to drop attempts of it."""
-
-    sink: Name
-    attempts: list[AttemptName] = []
-
-
 def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
     """Accept rows for ``ledger`` on ``route``, and on ``.stage``, ``.commit``, ``.abort``, ``.epoch`` and ``.pack``
     behind it.
@@ -258,10 +255,12 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
             await ledger.log.append_all({partition % len(ledger.log.partitions()): some})
         return b""
 
+    opening = arguments_of(Ledger.begin)
+
     async def stage(channel: Channel) -> None:
         count = 0
         async with serving(ledger):
-            staged = await ledger._begin(decoded(channel.request.data, StageRequest))
+            staged = await ledger.begin(**msgspec.structs.asdict(decoded(channel.request.data, opening)))
             try:
                 while batch := await channel.receive_batch():
                     writes = [await element_of(payload) for payload in batch]
@@ -274,12 +273,6 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
                 raise
         await channel.send(msgspec.json.encode({"rows": staged.row.latest, "elements": count}))
 
-    async def abort(request: SinkRequest) -> dict[str, int]:
-        return {"dropped": await ledger.abort(request.sink, request.attempts)}
-
-    async def epoch(request: SinkRequest) -> dict[str, int]:
-        return {"epoch": await ledger.epoch(request.sink)}
-
     async def packs(request: Payload) -> bytes:
         return msgspec.json.encode({"pack": [elements.ARROW] if elements.has_arrow() else []})
 
@@ -287,9 +280,9 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
     responder.request_response(f"{route}.pack")(packs)
     responder.fire_and_forget(route)(write)
     responder.request_channel(f"{route}.stage", initial_request_n=WAITING_ELEMENTS)(stage)
-    responder.request_response(f"{route}.commit")(command(ledger, CommitRequest, ledger._commit))
-    responder.request_response(f"{route}.abort")(command(ledger, SinkRequest, abort))
-    responder.request_response(f"{route}.epoch")(command(ledger, SinkRequest, epoch))
+    responder.request_response(f"{route}.commit")(command(ledger.commit, ledger))
+    responder.request_response(f"{route}.abort")(command(ledger.abort, ledger))
+    responder.request_response(f"{route}.epoch")(command(ledger.epoch, ledger))
 
 
 _checking: weakref.WeakKeyDictionary[Connection, trio.CapacityLimiter] = weakref.WeakKeyDictionary()

@@ -49,7 +49,7 @@ async def ask_bounds(pool: Pool, options: Options, times: Mapping[int, int] | No
     Raise ``ConnectionLost`` once ``reconnectMaxAttempts`` tries failed, a ``StreamError`` if the server refuses, and
     ``RemoteProtocolError`` for a malformed answer.
     """
-    data = json.dumps(times or {}).encode()
+    data = b"" if times is None else json.dumps({"timestamps": times}).encode()
     answer = await request(pool, options, options.route + OFFSETS_ROUTE, data, _may_pass)
     return _read_bounds(options, answer)
 

@@ -26,7 +26,7 @@ from rsocket_trio.replay import (
     add_sink,
     add_source,
 )
-from rsocket_trio.replay.ledger import CommitRequest, StagedAttempt, StageRequest
+from rsocket_trio.replay.ledger import CommitRequest, StagedAttempt
 
 
 def say(*words: object) -> None:
@@ -81,8 +81,8 @@ class Watched(Ledger):
         if self._left <= 0 < self._left + count:
             say("took", self._tell_after)
 
-    async def _begin(self, plan: StageRequest) -> StagedAttempt:
-        stage: Any = WatchedStage(await super()._begin(plan), self.took)
+    async def begin(self, *terms: Any, **more: Any) -> StagedAttempt:
+        stage: Any = WatchedStage(await super().begin(*terms, **more), self.took)
         return stage  # type: ignore[no-any-return]
 
     async def _commit(self, request: CommitRequest) -> Commit:
