@@ -13,7 +13,7 @@ here are in a database in memory, that of ``Ledger``, without their rows.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from math import inf
@@ -30,7 +30,7 @@ from rsocket_trio.replay.elements import Element, Pack, Record, arrow
 from rsocket_trio.replay.errors import NotStaged, PositionExpired
 from rsocket_trio.replay.kafka_client import Rows, TransactionalProducer, twice
 from rsocket_trio.replay.kafka_log import KafkaLog
-from rsocket_trio.replay.ledger import Attempt, Commit, CommitRequest, Ledger, Sink, StagedAttempt
+from rsocket_trio.replay.ledger import Attempt, Commit, Ledger, Sink, StagedAttempt
 from rsocket_trio.replay.tables import OVERHEAD, bodies_of, count, stored
 
 if TYPE_CHECKING:
@@ -174,14 +174,15 @@ class KafkaLedger(Ledger):
             finally:
                 await producer.aclose()
 
-    async def _commit(self, request: CommitRequest) -> Commit:
-        return await twice(partial(self._commit_once, request))
+    async def _commit(self, wanted: Sink, attempts: Mapping[str, int], *, take_over: bool) -> Commit:
+        return await twice(partial(self._commit_once, wanted, attempts, take_over))
 
-    async def _commit_once(self, request: CommitRequest) -> Commit:
-        sink, batch = request.sink, request.batch
+    async def _commit_once(self, wanted: Sink, named: Mapping[str, int], take_over: bool) -> Commit:
+        sink, batch = wanted.sink, wanted.batch
         async with self._taken_over(sink) as producer:
-            end = await self._attempts._settled_end(0) if request.attempts else 0
-            next_sink, attempts = await self._tables._change(partial(self._checked, request=request))
+            end = await self._attempts._settled_end(0) if named else 0
+            check = partial(self._checked, wanted=wanted, attempts=named, take_over=take_over)
+            next_sink, attempts = await self._tables._change(check)
             if next_sink is None:
                 return Commit(promoted=False, rows=0, last=batch)
             too_old = self._too_old(self._seconds)
@@ -192,7 +193,7 @@ class KafkaLedger(Ledger):
                 if other == sink and (note.row.batch == batch or note.row.time <= too_old)
             ]
             contents: dict[str, Content] = {sink: next_sink}
-            for name in (*request.attempts, *gone, *[""] * request.once):
+            for name in (*named, *gone, *[""] * wanted.once):
                 contents[f"{sink}{SEPARATOR}{name}"] = None
             texts = {
                 key: None if content is None else msgspec.json.encode(content) for key, content in contents.items()

@@ -46,19 +46,6 @@ T = TypeVar("T")
 AttemptName = Annotated[str, Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
 
 
-@value
-class CommitRequest:
-    """The arguments of ``Ledger.commit``."""
-
-    sink: Name
-    batch: Whole
-    attempts: Mapping[AttemptName, Whole]
-    once: bool = False
-    query: Name | None = None
-    take_over: bool = False
-    epoch: Whole | None = None
-
-
 def validated(content: T) -> T:
     """Return what a caller has said, as it is declared: SQLite takes other types too. Raise ``ValueError``."""
     return msgspec.convert(msgspec.to_builtins(content, builtin_types=(bytes,)), type(content))
@@ -74,13 +61,13 @@ class Sink(tables.Row):
 
     TABLE = "sinks"
 
-    name: str
-    batch: int = -1
+    sink: Name
+    batch: Whole = -1
     once: int = 0
     time: int = 0
-    query: str | None = None
+    query: Name | None = None
     former: str = "[]"
-    epoch: int | None = None
+    epoch: Whole | None = None
 
     @classmethod
     def called(cls, connection: Connection, name: str, query: str | None = None) -> Sink:
@@ -91,7 +78,7 @@ class Sink(tables.Row):
         """Raise ``Invalid`` for a query that the sink was taken over from."""
         if query != self.query and query in json.loads(self.former):
             raise Invalid(
-                f"sink {readable(self.name)!r} was taken over from {shown(query)} by {shown(self.query)}: write to "
+                f"sink {readable(self.sink)!r} was taken over from {shown(query)} by {shown(self.query)}: write to "
                 "another sink"
             )
 
@@ -102,11 +89,11 @@ class Sink(tables.Row):
             return self
         if not take_over or query is None:
             raise Invalid(
-                f"sink {readable(self.name)!r} belongs to {shown(self.query)}, not to {shown(query)}: use another "
+                f"sink {readable(self.sink)!r} belongs to {shown(self.query)}, not to {shown(query)}: use another "
                 "sinkId, or for a new checkpoint of the same rows takeOver=true once"
             )
         former = json.loads(self.former) + ([] if self.query is None else [self.query])
-        return Sink(self.name, query=query, former=json.dumps(former))
+        return Sink(self.sink, query=query, former=json.dumps(former))
 
     def plan(self, connection: Connection, batch: int | None, epoch: int | None) -> None:
         """Note the epoch of a write of a batch, and drop what earlier ones have staged for it.
@@ -115,20 +102,20 @@ class Sink(tables.Row):
         """
         if batch is None or epoch is None:
             return
-        known = tables.rows(connection, "plans", "WHERE sink = ? AND batch = ?", self.name, batch)
+        known = tables.rows(connection, "plans", "WHERE sink = ? AND batch = ?", self.sink, batch)
         latest = known[0][-1] if known else -1
         if self.epoch is not None and batch <= self.batch:
             latest = max(latest, self.epoch)
         if latest > epoch:
             raise NotStaged(
-                f"batch {batch} of sink {readable(self.name)!r} is written by epoch {latest}, which was planned after "
+                f"batch {batch} of sink {readable(self.sink)!r} is written by epoch {latest}, which was planned after "
                 f"this one, {epoch}"
             )
         if latest < epoch:
             number = tables.count(connection, "plans")
-            tables.put(connection, "plans", number, self.name, batch, epoch)
+            tables.put(connection, "plans", number, self.sink, batch, epoch)
             connection.execute("DELETE FROM plans WHERE number <= ?", (number - MAX_PLANS,))
-            Attempt.drop_all(connection, "sink = ? AND batch = ? AND epoch < ?", [self.name, batch, epoch])
+            Attempt.drop_all(connection, "sink = ? AND batch = ? AND epoch < ?", [self.sink, batch, epoch])
 
 
 def shown(query: str | None) -> str:
@@ -258,7 +245,7 @@ class Ledger(OpenedByBlock):
     def sinks(self) -> Mapping[str, int]:
         """Return the last batch of each sink, without sinks that write only once."""
         known = self._tables._here(partial(Sink.where, condition="WHERE NOT once ORDER BY time"))
-        return {sink.name: sink.batch for sink in known}
+        return {sink.sink: sink.batch for sink in known}
 
     @property
     def staged(self) -> Sequence[str]:
@@ -347,18 +334,18 @@ class Ledger(OpenedByBlock):
         ``NotStaged``, ``Rejected`` for one sink too many, and the errors of the log; then nothing was promoted, and the
         same may be tried again.
         """
-        request = CommitRequest(sink, batch, attempts, once, query, take_over, epoch)
-        return await self._commit(validated(request))
+        wanted = validated(Sink(sink, batch, int(once), self._clock(), query, epoch=epoch))
+        return await self._commit(wanted, attempts, take_over=take_over)
 
-    async def _commit(self, request: CommitRequest) -> Commit:
+    async def _commit(self, wanted: Sink, attempts: Mapping[str, int], *, take_over: bool) -> Commit:
         def promote(connection: Connection) -> Commit:
-            sink, attempts = self._checked(connection, request)
+            sink, rows = self._checked(connection, wanted, attempts, take_over=take_over)
             partitions = tables.counter(connection, "partitions")
-            for row in attempts:
+            for row in rows:
                 self._tables._promote(connection, row.partition % partitions, row.take_bodies(connection))
             if sink is not None:
                 self._remember(connection, sink)
-            return Commit(promoted=sink is not None, rows=sum(row.latest for row in attempts), last=request.batch)
+            return Commit(promoted=sink is not None, rows=sum(row.latest for row in rows), last=wanted.batch)
 
         done = await self._tables._change(promote)
         self._tables._changed.wake_all()
@@ -366,37 +353,39 @@ class Ledger(OpenedByBlock):
             await self._tables.retain(in_full=False)
         return done
 
-    def _checked(self, connection: Connection, request: CommitRequest) -> tuple[Sink | None, list[Attempt]]:
-        """Return the sink behind a commit and the attempts of it, ``None`` if it counted before: then they are dropped.
+    def _checked(
+        self, connection: Connection, wanted: Sink, attempts: Mapping[str, int], *, take_over: bool
+    ) -> tuple[Sink | None, list[Attempt]]:
+        """Return the sink behind a commit, which is to be as ``wanted``, and its attempts.
 
-        Raise ``Invalid``, ``NotStaged``, and ``Rejected`` for one sink too many.
+        It is ``None`` if the batch counted before: then they are dropped. Raise ``Invalid``, ``NotStaged``, and
+        ``Rejected`` for one sink too many.
         """
         self._drop_old(connection)
-        known = Sink.called(connection, request.sink, request.query)
+        known = Sink.called(connection, wanted.sink, wanted.query)
         if known.batch < 0:
             self._make_room(connection)
-        sink = known.passed_to(request.query, take_over=request.take_over)
-        sink.plan(connection, request.batch, request.epoch)
-        if request.batch < sink.batch and not request.once:
+        sink = known.passed_to(wanted.query, take_over=take_over)
+        sink.plan(connection, wanted.batch, wanted.epoch)
+        if wanted.batch < sink.batch and not wanted.once:
             raise Invalid(
-                f"batch {request.batch} of sink {readable(sink.name)!r} is below the last one, {sink.batch}: another "
+                f"batch {wanted.batch} of sink {readable(sink.sink)!r} is below the last one, {sink.batch}: another "
                 "checkpoint wrote to it"
             )
-        if request.batch <= sink.batch:
-            drop_attempts(connection, sink.name, request.attempts)
+        if wanted.batch <= sink.batch:
+            drop_attempts(connection, sink.sink, attempts)
             return None, []
-        staged = {row.attempt: row for row in Attempt.where(connection, "WHERE sink = ?", sink.name)}
-        attempts = []
-        for name, number in request.attempts.items():
+        staged = {row.attempt: row for row in Attempt.where(connection, "WHERE sink = ?", sink.sink)}
+        rows = []
+        for name, number in attempts.items():
             if (row := staged.get(name)) is None:
-                raise NotStaged(f"attempt {name} is not staged for sink {sink.name}")
+                raise NotStaged(f"attempt {name} is not staged for sink {sink.sink}")
             if not row.sealed:
                 raise NotStaged(f"attempt {name} is not complete")
             if row.latest != number:
                 raise NotStaged(f"attempt {name} has {row.latest} rows, not {number}")
-            attempts.append(row)
-        done = attrs.evolve(sink, batch=request.batch, once=int(request.once), time=self._clock(), epoch=request.epoch)
-        return done, attempts
+            rows.append(row)
+        return attrs.evolve(wanted, former=sink.former), rows
 
     async def abort(self, sink: Name, attempts: Sequence[AttemptName]) -> int:
         """Drop ``attempts`` of ``sink``. Return how many were staged."""
@@ -434,9 +423,9 @@ class Ledger(OpenedByBlock):
         return self._clock() - int(seconds * 1e6)
 
     def _remember(self, connection: Connection, sink: Sink) -> None:
-        tables.count(connection, "sinks", int(Sink.called(connection, sink.name).batch < 0))
+        tables.count(connection, "sinks", int(Sink.called(connection, sink.sink).batch < 0))
         sink.save(connection)
-        connection.execute("DELETE FROM plans WHERE sink = ? AND batch <= ?", (sink.name, sink.batch))
+        connection.execute("DELETE FROM plans WHERE sink = ? AND batch <= ?", (sink.sink, sink.batch))
 
     def _make_room(self, connection: Connection) -> None:
         """Forget old sinks where one more has no room. Raise ``Rejected`` if none can go."""
@@ -446,9 +435,9 @@ class Ledger(OpenedByBlock):
         if len(old) < excess:
             raise Rejected(f"{self._max_sinks} sinks have committed: that is the limit, until one has not for 30 days")
         for sink in old:
-            connection.execute("DELETE FROM sinks WHERE sink = ?", (sink.name,))
+            connection.execute("DELETE FROM sinks WHERE sink = ?", (sink.sink,))
             tables.count(connection, "sinks", -connection.changes())
-            logger.log(logging.DEBUG if sink.once else logging.WARNING, "sink %s is forgotten", sink.name)
+            logger.log(logging.DEBUG if sink.once else logging.WARNING, "sink %s is forgotten", sink.sink)
 
 
 def drop_attempts(connection: Connection, sink: str, names: Iterable[str]) -> int:

@@ -26,7 +26,7 @@ from rsocket_trio.replay import (
     add_sink,
     add_source,
 )
-from rsocket_trio.replay.ledger import CommitRequest, StagedAttempt
+from rsocket_trio.replay.ledger import Sink, StagedAttempt
 
 
 def say(*words: object) -> None:
@@ -85,14 +85,14 @@ class Watched(Ledger):
         stage: Any = WatchedStage(await super().begin(*terms, **more), self.took)
         return stage  # type: ignore[no-any-return]
 
-    async def _commit(self, request: CommitRequest) -> Commit:
-        done = await super()._commit(request)
+    async def _commit(self, wanted: Sink, attempts: Mapping[str, int], **terms: Any) -> Commit:
+        done = await super()._commit(wanted, attempts, **terms)
         if done.promoted:
-            say("promoted", request.batch)
-            if request.batch == self._hold:
+            say("promoted", wanted.batch)
+            if wanted.batch == self._hold:
                 await trio.sleep_forever()
         else:
-            say("repeated", request.batch)
+            say("repeated", wanted.batch)
         return done
 
 
