@@ -88,6 +88,8 @@ OnAck: TypeAlias = Callable[[int, int], Awaitable[object] | object]
 
 PACK_DELAY = 0.005
 """Seconds that a reader at the end of a log waits for rows to share a pack with the first."""
+_logs: weakref.WeakKeyDictionary[Responder, dict[str, ReplayableLog]] = weakref.WeakKeyDictionary()
+"""The logs that each responder serves, by route."""
 
 
 class RangeRequest(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to", "packs": "pack"}):
@@ -123,6 +125,7 @@ def add_source(
         if on_ack is not None:
             raise ValueError("add_source with 'retention' and 'on_ack': the log itself drops records by its retention")
         log.set_retention(retention)
+    logs = _logs.setdefault(responder, {})
 
     async def offsets(timestamps: dict[Whole, Whole] | None = None) -> dict[int, Bounds]:
         await log.retain(in_full=False)
@@ -163,12 +166,17 @@ def add_source(
             shown[name] = {"ends": ends, "behind": behind, "seen": reader.seen}
         return shown
 
+    async def sources(pattern: Annotated[str, Meta(max_length=255)] = "*") -> dict[str, dict[str, Source]]:
+        return {"sources": {name: await listed(logs[name]) for name in sorted(logs) if is_like(name, pattern)}}
+
     responder.request_stream(route)(read)
     responder.request_response(f"{route}.offsets")(command(offsets, log))
     responder.fire_and_forget(f"{route}.ack")(command(ack, log))
     responder.request_response(f"{route}.ack")(command(ack, log))
     responder.request_response(f"{route}.readers")(command(readers, log))
-    list_source(responder, route, log)
+    if not logs:
+        responder.request_response(elements.SOURCES_ROUTE)(command(sources))
+    logs[route] = log
 
 
 async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest) -> None:
@@ -201,24 +209,6 @@ async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest) -> N
             if is_packed and log.bounds(partition)[1] - before < elements.PACK_ROWS:
                 # More may come at once, and then shares a pack.
                 await trio.sleep(PACK_DELAY)
-
-
-# The list of sources
-
-_logs: weakref.WeakKeyDictionary[Responder, dict[str, ReplayableLog]] = weakref.WeakKeyDictionary()
-"""The logs that each responder serves, by route."""
-
-
-def list_source(responder: Responder, route: str, log: ReplayableLog) -> None:
-    """Add a source to the list of ``responder``, and serve that list from the first one on."""
-    logs = _logs.setdefault(responder, {})
-
-    async def answer(pattern: Annotated[str, Meta(max_length=255)] = "*") -> dict[str, dict[str, Source]]:
-        return {"sources": {name: await listed(logs[name]) for name in sorted(logs) if is_like(name, pattern)}}
-
-    if not logs:
-        responder.request_response(elements.SOURCES_ROUTE)(command(answer))
-    logs[route] = log
 
 
 async def listed(log: ReplayableLog) -> Source:
