@@ -9,7 +9,7 @@ import errno
 import logging
 import math
 import os
-import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from functools import partial
@@ -62,8 +62,6 @@ TRIM_BYTES = 16 * 2**20
 """Bytes that are dropped in one transaction."""
 
 logger = logging.getLogger("rsocket_trio.replay")
-_opening = threading.Lock()
-"""Held by a thread that opens a file: two of a process would meet half a file."""
 
 
 class Log(ReplayableLog):
@@ -110,7 +108,7 @@ class Log(ReplayableLog):
         self._is_closed = False
         self._opening = trio.Lock()
         self._writes, self._reads = trio.CapacityLimiter(1), trio.CapacityLimiter(READERS)
-        self._copied_pages = 0
+        self._reset_at = WAL_BYTES
         self._appends = AppendQueue(self._write)
         self._changed = ParkingLot()
         self._is_watched = False
@@ -132,7 +130,7 @@ class Log(ReplayableLog):
 
     def _open(self) -> None:
         """Open the file, or make it. Raise ``OSError(EBUSY)`` if somebody else writes it."""
-        with _opening, translated(self.path):
+        with translated(self.path):
             if self.path is not None:
                 check_filesystem(Path(self._file), self.path)
                 self._check_kind()
@@ -144,7 +142,7 @@ class Log(ReplayableLog):
                 if self.path is not None:
                     if self._writer.pragma("journal_mode", "wal") != "wal":
                         raise OSError(errno.ENOTSUP, "the file system has no shared memory for a WAL", str(self.path))
-                    self._writer.set_wal_hook(self._copy_pages)  # in the place of SQLite's, which waits for no reader
+                    self._writer.pragma("wal_autocheckpoint", CHECKPOINT_BYTES // PAGE_BYTES)
                     self._writer.pragma("journal_size_limit", CHECKPOINT_BYTES)
                     self._asked, *self._idle = [self._connect() for _ in range(1 + READERS)]
             except BaseException:
@@ -296,17 +294,19 @@ class Log(ReplayableLog):
         def run() -> T:
             self._check_open()
             self._writer.pragma("synchronous", self._synchronous if waits_for_disk else "normal")
-            if not makes_room:
-                return self._transaction(function)
             try:
                 result = self._transaction(function)
             except OSError as error:
-                if error.errno != errno.ENOSPC or not self._delete_reserve():
+                if not makes_room or error.errno != errno.ENOSPC or not self._delete_reserve():
                     raise
                 self._reset_wal()
                 result = self._transaction(function)
-            self._reset_wal()
-            self._take_reserve()
+            if makes_room or self._wal_bytes > self._reset_at:
+                if self._reset_wal() and makes_room and self._delete_reserve():
+                    self._reset_wal()
+                # Where somebody reads on, it waits for that again some MiB later.
+                self._reset_at = max(WAL_BYTES, self._wal_bytes + CHECKPOINT_BYTES)
+                self._take_reserve()
             return result
 
         return await self._in_thread(run, self._writes)
@@ -323,34 +323,17 @@ class Log(ReplayableLog):
             return os.stat(f"{self._file}-wal").st_size
         return 0
 
-    def _copy_pages(self, connection: Connection, name: str, pages: int) -> int:
-        """Copy the write-ahead log behind a commit, if that made it long; wait for readers if it became too long.
+    def _reset_wal(self) -> bool:
+        """Copy the write-ahead log and begin it anew, unless somebody reads it for too long.
 
-        The size of its file says only how long it was: SQLite calls this with its pages.
-        """
-        if pages < self._copied_pages:
-            self._copied_pages = 0  # it has begun anew
-        if (pages - self._copied_pages) * PAGE_BYTES >= CHECKPOINT_BYTES:
-            self._copied_pages = pages
-            self._checkpoint(begins_anew=pages * PAGE_BYTES > WAL_BYTES)
-        return 0
-
-    def _reset_wal(self) -> None:
-        """Copy the write-ahead log whole and begin it anew, unless somebody reads it for too long."""
-        if self.path is not None and self._checkpoint(begins_anew=True) and self._delete_reserve():
-            self._checkpoint(begins_anew=True)
-
-    def _checkpoint(self, *, begins_anew: bool) -> bool:
-        """Copy the write-ahead log. Return whether the disk is full.
-
-        A failure is none of the commit that it comes with: the WAL stays, and is copied the next time.
+        Return whether the disk is full. A failure is none of the commit that it comes with: the WAL stays, and is
+        copied the next time.
         """
         import apsw
 
         self._writer.set_busy_timeout(RESET_MS)
         try:
-            mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if begins_anew else apsw.SQLITE_CHECKPOINT_PASSIVE
-            self._writer.wal_checkpoint(mode=mode)
+            self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.BusyError:
             pass  # another process copies it, or reads it
         except apsw.Error as error:
@@ -389,15 +372,12 @@ class Log(ReplayableLog):
         """Take room on the disk for a trim on a full one, but leave some for the write-ahead log."""
         if self.path is None or self._reserve.exists():
             return
-        with suppress(OSError):
-            left = os.statvfs(self._reserve.parent)
-            if left.f_bavail * left.f_frsize < RESERVE_BYTES + 2 * CHECKPOINT_BYTES:
-                return
-            with self._reserve.open("ab") as file:
-                try:
-                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
-                except OSError:
-                    self._reserve.unlink()
+        with suppress(OSError), self._reserve.open("ab") as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES + 2 * CHECKPOINT_BYTES)
+                file.truncate(RESERVE_BYTES)
+            except OSError:
+                self._reserve.unlink()
 
     def _delete_reserve(self) -> bool:
         """Give the reserve back to the disk. Return whether there was one."""
@@ -515,15 +495,12 @@ class Log(ReplayableLog):
 
     async def position_at(self, partition: int, timestamp: int) -> int:
         def first_since(connection: Connection) -> int:
-            # Times never go back, so it is searched for.
+            # Times never go back. Those of places are searched, whose CRC says whether they are right.
             state = partition_of(connection, partition)
-            low, high = state.earliest, state.latest
-            while low < high:
-                middle = (low + high) // 2
-                # The place that holds the middle: its CRC says whether its time is right.
-                position, number, time, *_ = next(tables.places(connection, state, middle))
-                low, high = (low, max(position, low)) if time >= timestamp else (position + number, high)
-            return low
+            positions = range(state.earliest, state.latest)
+            return state.earliest + bisect_left(
+                positions, timestamp, key=lambda position: next(tables.places(connection, state, position))[2]
+            )
 
         self._check_partitions(partition)
         return await self._look_up(first_since)
@@ -597,9 +574,8 @@ class Log(ReplayableLog):
 
     async def _apply(self, retention: Retention) -> None:
         def largest(connection: Connection) -> tuple[Partition, int, int]:
-            states = [partition_of(connection, number) for number in range(self._count)]
-            state = max(states, key=lambda state: state.bytes)
-            return state, state.latest, sum(state.bytes for state in states) - (retention.bytes or 0)
+            states = Partition.where(connection, "ORDER BY bytes DESC")
+            return states[0], states[0].latest, sum(state.bytes for state in states) - (retention.bytes or 0)
 
         for number in self.partitions():
             before = self.lowest(number) or 0
