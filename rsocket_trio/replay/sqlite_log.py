@@ -11,7 +11,7 @@ import math
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -97,6 +97,7 @@ class Log(ReplayableLog):
         self.path = None if path is None else Path(path).absolute()
         # SQLite's own files lie beside the file itself, wherever links lead to it.
         self._file = ":memory:" if path is None else os.path.realpath(path)
+        self._reserve = Path(f"{self._file}-reserve")
         self._asked_partitions = partitions
         self._limit = 64 * 2**20 if limit_bytes is None else limit_bytes
         # With "full" each commit waits for the disk.
@@ -130,25 +131,21 @@ class Log(ReplayableLog):
 
     def _open(self) -> None:
         """Open the file, or make it. Raise ``OSError(EBUSY)`` if somebody else writes it."""
-        with translated(self.path):
+        with translated(self.path), ExitStack() as opened:
             if self.path is not None:
                 check_filesystem(Path(self._file), self.path)
                 self._check_kind()
-            self._writer = self._asked = self._connect()
+            self._writer = self._asked = self._connect(opened)
             self._idle = [self._writer]
-            try:
-                self._writer.transaction_mode = "IMMEDIATE"
-                self._prepare()
-                if self.path is not None:
-                    if self._writer.pragma("journal_mode", "wal") != "wal":
-                        raise OSError(errno.ENOTSUP, "the file system has no shared memory for a WAL", str(self.path))
-                    self._writer.pragma("wal_autocheckpoint", CHECKPOINT_BYTES // PAGE_BYTES)
-                    self._writer.pragma("journal_size_limit", CHECKPOINT_BYTES)
-                    self._asked, *self._idle = [self._connect() for _ in range(1 + READERS)]
-            except BaseException:
-                # Raised again at once: a log that was not opened is not closed either.
-                self._close()
-                raise
+            self._writer.transaction_mode = "IMMEDIATE"
+            self._prepare(self._writer)
+            if self.path is not None:
+                if self._writer.pragma("journal_mode", "wal") != "wal":
+                    raise OSError(errno.ENOTSUP, "the file system has no shared memory for a WAL", str(self.path))
+                self._writer.pragma("wal_autocheckpoint", CHECKPOINT_BYTES // PAGE_BYTES)
+                self._writer.pragma("journal_size_limit", CHECKPOINT_BYTES)
+                self._asked, *self._idle = [self._connect(opened) for _ in range(1 + READERS)]
+            self._connections = opened.pop_all()
         self._take_reserve()
         self._pid = os.getpid()
 
@@ -167,70 +164,66 @@ class Log(ReplayableLog):
                 self._is_ours(reader)
 
     def _is_ours(self, connection: Connection) -> bool:
-        """Return whether a database is that of a log, or empty. Raise ``CorruptLog`` for another program's."""
+        """Return whether a database is a log's, or empty. Raise ``CorruptLog`` for another program's, or layout."""
         # In one statement: another process may make the file just now.
-        number, size = connection.execute(
-            "SELECT application_id, (SELECT count(*) FROM sqlite_schema) FROM pragma_application_id"
+        number, layout, size = connection.execute(
+            "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) "
+            "FROM pragma_application_id, pragma_user_version"
         ).get
         if number != APPLICATION_ID and (number or size):
             raise CorruptLog(self.path, "it is a database of another program")
+        if number and layout != LAYOUT:
+            raise CorruptLog(self.path, f"it has the layout {layout}, and this version knows {LAYOUT}")
         return bool(number)
 
-    def _connect(self) -> Connection:
+    def _connect(self, opened: ExitStack) -> Connection:
         import apsw
 
-        connection = apsw.Connection(self._file)
+        connection = opened.enter_context(closing(apsw.Connection(self._file)))
         connection.set_busy_timeout(LOCK_TRY_MS)
         for name, value in (("synchronous", self._synchronous), ("secure_delete", 0), ("cache_size", -2048)):
             connection.pragma(name, value)
         return connection
 
-    def _prepare(self) -> None:
-        """Make what a file lacks, its tables and partitions. Raise ``CorruptLog`` for one of another layout,
-        ``ValueError`` for one of more partitions, ``ModuleNotFoundError`` for rows that can't be read here.
+    def _prepare(self, connection: Connection) -> None:
+        """Make what a file lacks, its tables and partitions. Raise ``ValueError`` for one of more partitions, and
+        ``ModuleNotFoundError`` for rows that can't be read here.
         """
-        connection = self._writer
-        if not self._is_ours(connection):
-            # Before the file has its first table, and before the WAL: later it has no effect.
-            connection.pragma("page_size", PAGE_BYTES)
-            connection.pragma("auto_vacuum", 2)
+
+        def present() -> int:
+            return tables.counter(connection, "partitions") if self._is_ours(connection) else 0
+
+        # These two have an effect before the file has its first table, and before the WAL: later they have none.
+        connection.pragma("page_size", PAGE_BYTES)
+        connection.pragma("auto_vacuum", 2)
+        self._count = wanted = self._asked_partitions or max(present(), 1)
+        if wanted > present():  # else no lock is waited for
             with connection:
-                if not self._is_ours(connection):  # another process may have made it meanwhile
+                if not self._is_ours(connection):
                     connection.execute(tables.SCHEMA)
                     for name in ("partitions", "sinks", "attempts", "epochs", "plans"):
                         tables.put(connection, "facts", name, 0)
                     tables.put(connection, "facts", "readers", "{}")
                     connection.pragma("application_id", APPLICATION_ID)
                     connection.pragma("user_version", LAYOUT)
-        if (layout := connection.pragma("user_version")) != LAYOUT:
-            raise CorruptLog(self.path, f"it has the layout {layout}, and this version knows {LAYOUT}")
+                for number in range(present(), wanted):
+                    Partition(number).save(connection)
+                    tables.count(connection, "partitions")
+        if wanted < (known := present()):
+            raise ValueError(f"{self.path} has {known} partitions, and {wanted} are asked for: none can be dropped")
         if not has_arrow() and connection.execute("SELECT 1 FROM bodies WHERE form = 1 LIMIT 1").get:
             raise ModuleNotFoundError(
                 f"{self.path} has rows that are stored with Arrow: {install_command('arrow')}", name="pyarrow"
             )
-        present = tables.counter(connection, "partitions")
-        wanted = self._asked_partitions or max(present, 1)
-        if wanted < present:
-            raise ValueError(f"{self.path} has {present} partitions, and {wanted} are asked for: none can be dropped")
-        if wanted > present:  # else no lock is waited for
-            with connection:
-                for number in range(tables.counter(connection, "partitions"), wanted):
-                    Partition(number).save(connection)
-                    tables.count(connection, "partitions")
-        self._count = wanted
 
     async def aclose(self) -> None:
         if self._pid and not self._is_closed:
             self._is_closed = True
             for limiter in [self._writes, *[self._reads] * READERS]:
                 await limiter.acquire_on_behalf_of(object())
-            await self._in_thread(self._close)
+            await self._in_thread(self._connections.close)
             self._writes.total_tokens = self._reads.total_tokens = math.inf  # who waits for a turn fails
         self._changed.wake_all()
-
-    def _close(self) -> None:
-        for connection in {self._writer, self._asked, *self._idle}:
-            connection.close()
 
     def _check_open(self) -> None:
         """Raise ``RuntimeError`` in a process that was forked since, and if the log is not open."""
@@ -256,11 +249,14 @@ class Log(ReplayableLog):
                 if error.errno != errno.EBUSY or trio.current_time() >= since + LOCK_SECONDS:
                     raise
 
+    def _transaction(self, connection: Connection, function: Callable[[Connection], T]) -> T:
+        with translated(self.path, connection):
+            return function(connection)
+
     def _here(self, function: Callable[[Connection], T]) -> T:
         """Return what a short question finds as the file is now. It runs where it is asked."""
         self._check_open()
-        with translated(self.path, self._asked):
-            return function(self._asked)
+        return self._transaction(self._asked, function)
 
     def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._here(lambda connection: connection.execute(statement, values).fetchall())
@@ -272,8 +268,7 @@ class Log(ReplayableLog):
             self._check_open()
             connection = self._idle.pop()
             try:
-                with translated(self.path, connection):
-                    return function(connection)
+                return self._transaction(connection, function)
             finally:
                 self._idle.append(connection)
 
@@ -295,12 +290,12 @@ class Log(ReplayableLog):
             self._check_open()
             self._writer.pragma("synchronous", self._synchronous if waits_for_disk else "normal")
             try:
-                result = self._transaction(function)
+                result = self._transaction(self._writer, function)
             except OSError as error:
                 if not makes_room or error.errno != errno.ENOSPC or not self._delete_reserve():
                     raise
                 self._reset_wal()
-                result = self._transaction(function)
+                result = self._transaction(self._writer, function)
             if makes_room or self._wal_bytes > self._reset_at:
                 if self._reset_wal() and makes_room and self._delete_reserve():
                     self._reset_wal()
@@ -310,10 +305,6 @@ class Log(ReplayableLog):
             return result
 
         return await self._in_thread(run, self._writes)
-
-    def _transaction(self, function: Callable[[Connection], T]) -> T:
-        with translated(self.path, self._writer):
-            return function(self._writer)
 
     # Space
 
@@ -363,10 +354,6 @@ class Log(ReplayableLog):
             # It takes some room; the log itself uses again what is free.
             if error.errno != errno.ENOSPC:
                 raise
-
-    @property
-    def _reserve(self) -> Path:
-        return Path(f"{self._file}-reserve")
 
     def _take_reserve(self) -> None:
         """Take room on the disk for a trim on a full one, but leave some for the write-ahead log."""

@@ -242,7 +242,7 @@ def places(connection: Connection, partition: Partition, start: int, *, is_with_
         if not is_whole((partition.number, position, count, time, body, size, body_crc), crc, columns):
             problem = "its CRC is wrong"
             break
-        if position + count <= start or position != (position if expected is None else expected):
+        if position + count <= start or expected not in (None, position):
             break
         yield position, count, time, body, size, body_crc, *columns
         expected = position + count

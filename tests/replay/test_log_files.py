@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import apsw
@@ -115,14 +116,14 @@ async def test_a_file_that_another_process_makes_just_now_is_that_of_a_log(
     async with Log(made) as log:
         await log.append(b"x")
 
-    def connected(log: Log) -> apsw.Connection:
+    def connected(log: Log, stack: ExitStack) -> apsw.Connection:
         def before(cursor: object, statement: str, bindings: object) -> bool:
             if "sqlite_schema" in statement and not path.stat().st_size:
                 with opened(made) as source, opened(path) as other, other.backup("main", source, "main") as copy:
                     copy.step()
             return True
 
-        connection = connect(log)
+        connection = connect(log, stack)
         connection.exec_trace = before
         return connection
 
