@@ -193,9 +193,10 @@ class Log(ReplayableLog):
         def present() -> int:
             return tables.counter(connection, "partitions") if self._is_ours(connection) else 0
 
-        # These two have an effect before the file has its first table, and before the WAL: later they have none.
-        connection.pragma("page_size", PAGE_BYTES)
-        connection.pragma("auto_vacuum", 2)
+        if not present():
+            # Before the file has its first table, and before the WAL: later it has no effect.
+            connection.pragma("page_size", PAGE_BYTES)
+            connection.pragma("auto_vacuum", 2)
         self._count = wanted = self._asked_partitions or max(present(), 1)
         if wanted > present():  # else no lock is waited for
             with connection:
