@@ -11,7 +11,7 @@ import math
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -54,12 +54,10 @@ READERS = 4
 """Reads of a log at a time."""
 RESERVE_BYTES = 8 * 2**20
 """Bytes of the file that is given up on a full disk, so that trimming has room."""
-PORTION_PAGES = 1024
-"""Pages that are given back to the disk at a time."""
+PORTION_BYTES = 2 * 2**20
+"""Bytes that are dropped, or given back to the disk, in one transaction."""
 LOOK_SECONDS = 0.025
 """Seconds between two looks for rows of other processes, while a reader waits."""
-TRIM_BYTES = 16 * 2**20
-"""Bytes that are dropped in one transaction."""
 
 logger = logging.getLogger("rsocket_trio.replay")
 
@@ -107,13 +105,12 @@ class Log(ReplayableLog):
         # The process that has opened it.
         self._pid = 0
         self._is_closed = False
-        self._opening = trio.Lock()
         self._writes, self._reads = trio.CapacityLimiter(1), trio.CapacityLimiter(READERS)
         self._reset_at = WAL_BYTES
         self._appends = AppendQueue(self._write)
         self._changed = ParkingLot()
         self._is_watched = False
-        self._version: list[tuple[int]] = []
+        self._versions: dict[Connection, int] = {}
         self._retention: Retention | None = None
         self._retained_at = -math.inf
 
@@ -123,19 +120,20 @@ class Log(ReplayableLog):
     # Opening and closing
 
     async def open(self) -> None:
-        async with self._opening if not self._pid else nullcontext():
-            if not self._pid:
-                await self._in_thread(self._open)
+        if not self._pid:
+            await self._in_thread(self._open, self._writes)
         self._check_open()
         await trio.lowlevel.checkpoint_if_cancelled()
 
     def _open(self) -> None:
         """Open the file, or make it. Raise ``OSError(EBUSY)`` if somebody else writes it."""
+        if self._pid:
+            return  # by another task, while this one waited for its turn
         with translated(self.path), ExitStack() as opened:
             if self.path is not None:
                 check_filesystem(Path(self._file), self.path)
                 self._check_kind()
-            self._writer = self._asked = self._connect(opened)
+            self._writer = self._connect(opened)
             self._idle = [self._writer]
             self._writer.transaction_mode = "IMMEDIATE"
             self._prepare(self._writer)
@@ -144,7 +142,8 @@ class Log(ReplayableLog):
                     raise OSError(errno.ENOTSUP, "the file system has no shared memory for a WAL", str(self.path))
                 self._writer.pragma("wal_autocheckpoint", CHECKPOINT_BYTES // PAGE_BYTES)
                 self._writer.pragma("journal_size_limit", CHECKPOINT_BYTES)
-                self._asked, *self._idle = [self._connect(opened) for _ in range(1 + READERS)]
+                # One more than may be in threads.
+                self._idle = [self._connect(opened) for _ in range(READERS + 1)]
             self._connections = opened.pop_all()
         self._take_reserve()
         self._pid = os.getpid()
@@ -222,7 +221,7 @@ class Log(ReplayableLog):
             self._is_closed = True
             for limiter in [self._writes, *[self._reads] * READERS]:
                 await limiter.acquire_on_behalf_of(object())
-            await self._in_thread(self._connections.close)
+            await trio.to_thread.run_sync(self._connections.close)
             self._writes.total_tokens = self._reads.total_tokens = math.inf  # who waits for a turn fails
         self._changed.wake_all()
 
@@ -237,7 +236,7 @@ class Log(ReplayableLog):
 
     # The database: whose thread, and whose turn
 
-    async def _in_thread(self, function: Callable[[], T], limiter: trio.CapacityLimiter | None = None) -> T:
+    async def _in_thread(self, function: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
         """Run a function in a thread, in memory here, again while the file is locked, for ``LOCK_SECONDS`` at most."""
         since = trio.current_time()
         while True:
@@ -255,28 +254,26 @@ class Log(ReplayableLog):
             return function(connection)
 
     def _here(self, function: Callable[[Connection], T]) -> T:
-        """Return what a short question finds as the file is now. It runs where it is asked."""
+        """Return what a question finds in one state of the file: a short one where it is asked.
+
+        No other question sees its connection meanwhile.
+        """
         self._check_open()
-        return self._transaction(self._asked, function)
+        connection = self._idle.pop()
+        try:
+            return self._transaction(connection, function)
+        finally:
+            self._idle.append(connection)
 
     def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._here(lambda connection: connection.execute(statement, values).fetchall())
 
     async def _look_up(self, function: Callable[[Connection], T]) -> T:
-        """Return what ``function`` finds in one state of the file. No other read sees its connection meanwhile."""
-
-        def run() -> T:
-            self._check_open()
-            connection = self._idle.pop()
-            try:
-                return self._transaction(connection, function)
-            finally:
-                self._idle.append(connection)
-
+        """Return what a longer question finds, in a thread."""
         if self._wal_bytes > WAL_BYTES:
             # So that a writer finds a moment at which nobody reads the WAL.
             await trio.sleep(GAP_SECONDS)
-        return await self._in_thread(run, self._reads)
+        return await self._in_thread(partial(self._here, function), self._reads)
 
     async def _change(
         self, function: Callable[[Connection], T], *, waits_for_disk: bool = True, makes_room: bool = False
@@ -337,19 +334,20 @@ class Log(ReplayableLog):
 
     async def _give_back(self) -> None:
         """Give back to the disk what is free beyond a quarter of the file, in portions."""
+        portion = PORTION_BYTES // PAGE_BYTES
 
-        def vacuum(connection: Connection) -> int:
+        def vacuum(connection: Connection) -> bool:
             pages = connection.pragma("page_count")
             # Then a quarter of what is left is free.
             surplus = (4 * connection.pragma("freelist_count") - pages) // 3
             if surplus > 0:
                 # It frees a page for each row that is fetched.
-                connection.execute(f"PRAGMA incremental_vacuum({min(surplus, PORTION_PAGES)})").fetchall()
-            return int(pages - connection.pragma("page_count"))
+                connection.execute(f"PRAGMA incremental_vacuum({min(surplus, portion)})").fetchall()
+            # In a damaged file there are fewer than it counts.
+            return bool(pages - connection.pragma("page_count") >= portion)
 
         try:
-            # In a damaged file there are fewer than it counts.
-            while await self._change(vacuum, makes_room=True) >= PORTION_PAGES:
+            while await self._change(vacuum, makes_room=True):
                 pass
         except OSError as error:
             # It takes some room; the log itself uses again what is free.
@@ -499,24 +497,23 @@ class Log(ReplayableLog):
             if self.path is None or self._is_watched:
                 # An append wakes it, or the task that looks for what other processes wrote, and ``aclose``.
                 await self._changed.park()
-            else:
-                await self._look()
+                continue
+            self._is_watched = True
+            try:
+                with trio.move_on_after(LOOK_SECONDS):
+                    await self._changed.park()
+                if self._here(self._sees_change):
+                    self._changed.wake_all()
+            finally:
+                # The next task that wakes looks on.
+                self._is_watched = False
+                self._changed.wake_one()
 
-    async def _look(self) -> None:
-        """Look for changes that another connection made, for all readers that wait, until this task is to go on."""
-        self._is_watched = True
-        try:
-            with trio.move_on_after(LOOK_SECONDS):
-                await self._changed.park()
-            version = self._ask("PRAGMA data_version")
-            if version != self._version:
-                # Since the last look, and not only since this one began: a reader may have parked in between.
-                self._version = version
-                self._changed.wake_all()
-        finally:
-            # The next task that wakes looks on.
-            self._is_watched = False
-            self._changed.wake_one()
+    def _sees_change(self, connection: Connection) -> bool:
+        """Return whether others have written since the last look, and not only since somebody waits."""
+        before = self._versions.get(connection)
+        self._versions[connection] = connection.pragma("data_version")
+        return before != self._versions[connection]
 
     # Dropping
 
@@ -530,7 +527,7 @@ class Log(ReplayableLog):
 
         def drop_some(connection: Connection) -> int:
             state, before, most = wanted(connection)
-            return state.drop(connection, before, min(most, TRIM_BYTES))
+            return state.drop(connection, before, min(most, PORTION_BYTES))
 
         while gone := await self._change(drop_some, makes_room=True):
             dropped += gone

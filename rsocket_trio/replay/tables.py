@@ -14,7 +14,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 OVERHEAD = 200
 """Bytes that a body takes beside its content, about."""
-DROPPED_BODIES = 1024
-"""Bodies that are dropped in one transaction."""
 ROW_FORM, ARROW_FORM = 0, 1
 SCHEMA = """
 CREATE TABLE partitions (number INTEGER PRIMARY KEY, earliest INTEGER, latest INTEGER, time INTEGER, bytes INTEGER,
@@ -195,11 +193,10 @@ class Partition(Row):
     def drop(self, connection: Connection, before: int, max_bytes: int) -> int:
         """Drop the first bodies that end at ``before`` or below, about so many bytes, and store the row. Return them.
 
-        They are at most ``DROPPED_BODIES``. A place that is damaged or missing ends it, and is an error where it is the
-        first.
+        A place that is damaged or missing ends it, and is an error where it is the first.
         """
         gone = 0
-        for position, count, _, _, size, _ in islice(places(connection, self, self.earliest), DROPPED_BODIES):
+        for position, count, _, _, size, _ in places(connection, self, self.earliest):
             if gone >= max_bytes or position + count > before:
                 break
             self.earliest, gone = position + count, gone + size
