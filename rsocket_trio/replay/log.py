@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from types import TracebackType
+from functools import cached_property, partial
 from typing import Any, Self, TypeVar
 
 import attrs
@@ -67,9 +66,7 @@ class OpenedByBlock(ABC):
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         with trio.CancelScope(shield=True):
             await self.aclose()
 
@@ -211,7 +208,9 @@ class ReplayableLog(OpenedByBlock):
 
     # Named readers
 
-    _known_readers: Mapping[str, Reader] = {}  # replaced as a whole, never changed
+    @cached_property
+    def _known_readers(self) -> dict[str, Reader]:
+        return {}
 
     def readers(self) -> Mapping[str, Reader]:
         """Return the named readers by name, each with the ends that it has acknowledged."""
@@ -249,10 +248,7 @@ class ReplayableLog(OpenedByBlock):
     async def _change_readers(self, change: Callable[[dict[str, Reader]], T]) -> T:
         """Change the readers, as durably as the log is, and return what ``change`` returns."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        readers = dict(self._known_readers)
-        result = change(readers)
-        self._known_readers = readers
-        return result
+        return change(self._known_readers)
 
     def set_retention(self, retention: Retention) -> None:
         """Drop records by ``retention`` from now on. Raise ``ValueError`` if this log can't, or has another one."""
@@ -315,9 +311,8 @@ class AppendQueue:
         if not self._is_writing:
             self._is_writing = True
             trio.lowlevel.spawn_system_task(self._write_all)
-        begins: dict[int, int]
-        [begins] = await trio.lowlevel.wait_task_rescheduled(leave)
-        return begins
+        written: Sequence[dict[int, int]] = await trio.lowlevel.wait_task_rescheduled(leave)
+        return written[0]
 
     def _take(self, taken: list[Appending]) -> list[Appending]:
         with suppress(IndexError):
@@ -332,16 +327,17 @@ class AppendQueue:
             while self._pending:
                 taken: list[Appending] = []
                 written = await outcome.acapture(self._write, partial(self._take, taken))
-                outcomes: list[outcome.Outcome[Sequence[dict[int, int]]]]
                 if isinstance(written, outcome.Value):
-                    outcomes = [outcome.Value([begins]) for begins in written.value]
+                    for appending, begins in zip(taken, written.value, strict=True):
+                        trio.lowlevel.reschedule(appending.task, outcome.Value([begins]))
                 elif isinstance(written.error, ValueError):
-                    outcomes = [await outcome.acapture(self._write, partial(list, (one,))) for one in taken]
+                    for appending in taken:
+                        alone = await outcome.acapture(self._write, partial(list, (appending,)))
+                        trio.lowlevel.reschedule(appending.task, alone)
                 else:
                     # Raised in every task that appended: the log was closed, or can't be written at all.
-                    outcomes = [outcome.Error(written.error) for _ in self._take(taken)]
-                for appending, begins in zip(taken, outcomes, strict=True):
-                    trio.lowlevel.reschedule(appending.task, begins)
+                    for appending in self._take(taken):
+                        trio.lowlevel.reschedule(appending.task, outcome.Error(written.error))
                 # Tasks that it has woken append again: all of that is written together.
                 await trio.lowlevel.checkpoint()
         finally:

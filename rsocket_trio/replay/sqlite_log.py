@@ -367,10 +367,9 @@ class Log(ReplayableLog):
 
     def _delete_reserve(self) -> bool:
         """Give the reserve back to the disk. Return whether there was one."""
-        with suppress(OSError):
-            self._reserve.unlink()
-            return True
-        return False
+        is_there = self._reserve.exists()
+        self._reserve.unlink(missing_ok=True)
+        return is_there
 
     # State: that of the file
 
@@ -447,8 +446,9 @@ class Log(ReplayableLog):
         """
         state.save(connection)
         limit = self._limit // self._count
-        while self.path is None and (over := state.bytes - limit) > 0:
-            if not state.drop(connection, begin, over):
+        if self.path is None and state.bytes > limit:
+            state.drop(connection, begin, state.bytes - limit)
+            if state.bytes > limit:
                 raise ValueError(f"{state.bytes} bytes for a partition in memory: the limit is {limit}")
 
     # Reading

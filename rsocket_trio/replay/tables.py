@@ -324,11 +324,8 @@ def check_filesystem(file: Path, path: Path) -> None:
 
 def filesystem_of(folder: Path) -> str:
     """Return the type of a folder's file system, as Linux tells it; empty where that is not known."""
-    kind, longest = "", -1
     with suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            fields = line.split()
-            point = fields[4].encode().decode("unicode_escape")
-            if folder.is_relative_to(point) and len(point) >= longest:
-                kind, longest = fields[fields.index("-") + 1], len(point)
-    return kind
+        mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        kinds = {fields[4].encode().decode("unicode_escape"): fields[fields.index("-") + 1] for fields in mounts}
+        return kinds[max(filter(folder.is_relative_to, kinds), key=len)]
+    return ""
