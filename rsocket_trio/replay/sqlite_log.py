@@ -580,7 +580,7 @@ class Log(ReplayableLog):
         def save(connection: Connection) -> T:
             readers = load_readers(connection)
             result = change(readers)
-            tables.put(connection, "facts", "readers", msgspec.json.encode(readers).decode())
+            tables.put(connection, "facts", "readers", msgspec.json.encode(dict(sorted(readers.items()))).decode())
             return result
 
         result = await self._change(save)
