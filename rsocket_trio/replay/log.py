@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, Self, TypeVar
@@ -297,8 +297,8 @@ class AppendQueue:
         self._pending: deque[Appending] = deque()
         self._is_writing = False
 
-    async def append(self, own: Appending) -> dict[int, int]:
-        """Return where the elements begin, once they are written, or raise why they are not."""
+    def append(self, own: Appending) -> Coroutine[object, object, dict[int, int]]:
+        """Return where the elements begin, once they are written, or raise why they are not. To be awaited at once."""
 
         def leave(_: object) -> trio.lowlevel.Abort:
             with suppress(ValueError):
@@ -311,8 +311,7 @@ class AppendQueue:
         if not self._is_writing:
             self._is_writing = True
             trio.lowlevel.spawn_system_task(self._write_all)
-        written: Sequence[dict[int, int]] = await trio.lowlevel.wait_task_rescheduled(leave)
-        return written[0]
+        return trio.lowlevel.wait_task_rescheduled(leave)  # noqa: ASYNC105
 
     def _take(self, taken: list[Appending]) -> list[Appending]:
         with suppress(IndexError):
@@ -329,11 +328,11 @@ class AppendQueue:
                 written = await outcome.acapture(self._write, partial(self._take, taken))
                 if isinstance(written, outcome.Value):
                     for appending, begins in zip(taken, written.value, strict=True):
-                        trio.lowlevel.reschedule(appending.task, outcome.Value([begins]))
+                        trio.lowlevel.reschedule(appending.task, outcome.Value(begins))
                 elif isinstance(written.error, ValueError):
                     for appending in taken:
                         alone = await outcome.acapture(self._write, partial(list, (appending,)))
-                        trio.lowlevel.reschedule(appending.task, alone)
+                        trio.lowlevel.reschedule(appending.task, outcome.capture(lambda one: one.unwrap()[0], alone))
                 else:
                     # Raised in every task that appended: the log was closed, or can't be written at all.
                     for appending in self._take(taken):
