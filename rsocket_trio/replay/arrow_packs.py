@@ -64,6 +64,11 @@ def _contents(rows: Sequence[Element] | Sequence[Record]) -> dict[str, pa.Array]
     }
 
 
+def packs_of(rows: Sequence[Element]) -> Iterator[Pack]:
+    """Return rows in packs of a size that a log takes."""
+    return divided(batch_of(_contents(rows)))
+
+
 def pack_elements(rows: Sequence[Element]) -> Pack:
     return pack_of(_contents(rows), count=sum([element.count for element in rows]))
 
