@@ -41,7 +41,7 @@ CREATE INDEX bodies_in_arrow ON bodies (form) WHERE form = 1;
 CREATE TABLE places (partition INTEGER, position INTEGER, count INTEGER, time INTEGER, body INTEGER, size INTEGER,
     body_crc INTEGER, crc INTEGER, PRIMARY KEY (partition, position)) WITHOUT ROWID;
 CREATE TABLE attempts (number INTEGER PRIMARY KEY, earliest INTEGER, latest INTEGER, time INTEGER, bytes INTEGER,
-    attempt TEXT UNIQUE, sink TEXT, partition INTEGER, batch INTEGER, epoch INTEGER, sealed INTEGER, crc INTEGER);
+    attempt TEXT, sink TEXT, partition INTEGER, batch INTEGER, epoch INTEGER, sealed INTEGER, crc INTEGER);
 CREATE INDEX attempts_by_time ON attempts (time);
 CREATE TABLE sinks (sink TEXT PRIMARY KEY, batch INTEGER, once INTEGER, time INTEGER, query TEXT, former TEXT,
     epoch INTEGER, crc INTEGER) WITHOUT ROWID;
