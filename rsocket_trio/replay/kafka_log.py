@@ -38,8 +38,6 @@ KEPT_BLOCKS = 2
 """Blocks by consumer that are kept for readers that follow close behind."""
 MAX_BLOCK_MESSAGES = 10_000
 """Messages of a block, at most; what a consumer has fetched ahead limits its bytes."""
-MAX_GAP_POSITIONS = 2**30
-"""Positions that one pack leaves out, at most."""
 
 
 # Blocks of records, as columns of Arrow
@@ -98,16 +96,13 @@ def pack_block(block: Block, start: int, end: int | None, max_bytes: int) -> Ite
         rows = min(high - low, elements.PACK_ROWS)
         while rows > 1 and block.batch.slice(low, rows).nbytes > min(elements.PACK_BYTES, max_bytes):
             rows //= 2
-        last = min(stop if low + rows == high else block.offsets[low + rows - 1] + 1, start + MAX_GAP_POSITIONS)
-        after = bisect_left(block.offsets, last, low, low + rows)
-        part = block.batch.slice(low, after - low)
-        columns = dict(zip(part.schema.names, part.columns, strict=True))
-        has_gaps = last - start != part.num_rows
-        if not has_gaps:
-            del columns["position"]
-        yield arrow().pack_of(columns, count=last - start, position=start, has_gaps=has_gaps)
+        last = stop if low + rows == high else block.offsets[low + rows - 1] + 1
+        part = block.batch.slice(low, rows)
         max_bytes -= part.nbytes
-        low, start = after, last
+        if last - start == rows:
+            part = part.drop_columns("position")
+        yield arrow().pack_of(part, last - start, start) if rows else Pack(b"", last - start, start)
+        low, start = low + rows, last
 
 
 @attrs.define(eq=False)

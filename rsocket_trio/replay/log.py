@@ -121,7 +121,8 @@ class ReplayableLog(OpenedByBlock):
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Pack]:
         """Return the records of ``partition`` that ``read_some`` returns for ``start``, ``end`` and ``max_bytes``, in
-        packs; together they span all positions from the start on. Raise as it does.
+        packs. Together they span all positions from the start on; the first and the last may hold others beside them.
+        Raise as it does.
         """
         packs: Iterator[Pack] = arrow().packed(await self.read_some(partition, start, end, max_bytes=max_bytes), start)
         return packs

@@ -189,6 +189,7 @@ def add_source(
 async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest) -> None:
     """Send the records of a range, in packs if the reader takes them and pyarrow is installed."""
     partition, end, position = span.partition, span.end, span.start
+    stop = elements.FOREVER if end is None else end
     is_packed = elements.ARROW in span.packs and elements.has_arrow()
 
     def payloads(stored: Iterable[Record | Pack]) -> Iterator[Payload]:
@@ -197,15 +198,15 @@ async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest) -> N
         for item in stored:
             if isinstance(item, Pack) and item.count > 1 and item.size <= 2 * elements.PACK_BYTES:
                 position = item.end
-                yield elements.pack_payload(item)
+                yield elements.source_payload(item)
                 continue
             # A single row, and one that is large, is sent as it is.
-            for record in rows_in(item):
-                payload = elements.source_payload(record)
+            for record in rows_in(item, position, stop):
                 if record.position > position:
-                    payload = elements.behind_gap(payload, position)
-                position = record.position + record.count
-                yield payload
+                    yield elements.source_payload(Pack(b"", record.position - position, position))
+                if record.count:
+                    yield elements.source_payload(record)
+                position = record.end
 
     while end is None or position < end:
         before = position
@@ -367,7 +368,7 @@ _checking: weakref.WeakKeyDictionary[Connection, trio.CapacityLimiter] = weakref
 
 async def element_of(payload: Payload) -> tuple[int, Sequence[Element | Pack]]:
     """Return the element that a writer sends; packs are checked in a thread, one at a time for a connection."""
-    if elements.PACK.encode() not in (payload.metadata or b""):
+    if elements.ARROW.encode() not in (payload.metadata or b""):
         return elements.read_sink_payload(payload)
     limiter = _checking.setdefault(current_connection(), trio.CapacityLimiter(1))
     return await trio.to_thread.run_sync(elements.read_sink_payload, payload, limiter=limiter)

@@ -36,7 +36,7 @@ Sync: TypeAlias = Literal["full", "never"]
 
 APPLICATION_ID: Final = 0x52534B54
 """``PRAGMA application_id`` of our files: "RSKT"."""
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 """The layout of the tables that this version writes: ``PRAGMA user_version``."""
 LOCK_SECONDS = 30.0
 """Seconds that a write waits while somebody else holds the lock of the file."""
@@ -523,7 +523,7 @@ class Log(ReplayableLog):
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Pack]:
         entries = await self._some(partition, start, end, max_bytes)
-        packs: Iterator[Pack] = arrow().packed(entries, start, FOREVER if end is None else end)
+        packs: Iterator[Pack] = arrow().packed(entries, start)
         return packs
 
     async def _some(self, partition: int, start: int, end: int | None, max_bytes: int) -> list[Record | Pack]:

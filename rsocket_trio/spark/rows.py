@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rsocket_trio import RemoteProtocolError
-from rsocket_trio.replay.arrow_packs import TIME, placed_batch
+from rsocket_trio.replay.arrow_packs import TIME, placed
 from rsocket_trio.replay.elements import Pack, Record
 from rsocket_trio.spark.background import Job, Queue, background
 from rsocket_trio.spark.errors import SchemaMismatchError
@@ -89,7 +89,7 @@ class RowShape:
         ``SchemaMismatchError`` for a record of several rows.
         """
         try:
-            batch = placed_batch(pack)
+            batch = placed(pack)
         except ValueError as error:
             raise RemoteProtocolError(f"the pack at position {pack.position}: {error}") from None
         positions, counts = batch.column("position"), batch.column("count")
