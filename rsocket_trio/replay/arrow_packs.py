@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, groupby, repeat
+from operator import attrgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -41,51 +42,61 @@ def encoded(batch: pa.RecordBatch) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def pack_of(batch: pa.RecordBatch, count: int, position: int = 0) -> Pack:
-    """Return a pack of the columns of a batch, all but those that say nothing; ``data`` is always there."""
-    names = [
+def pack_of(batch: pa.RecordBatch, count: int | None = None, position: int = 0) -> Pack:
+    """Return a pack of all columns of a batch but those that say nothing; ``data`` is always there.
+
+    Without ``count`` its rows follow each other. Without rows it has no data.
+    """
+    names, rows = batch.schema.names, batch.num_rows
+    total = pc.sum(batch["count"]).as_py() if "count" in names else rows
+    count = total if count is None else count
+    useless = {"count": total == rows, "position": total == count}
+    used = [
         name
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        if name == "data" or (column.null_count < len(column) and (name != "count" or count != len(column)))
+        for name, column in zip(names, batch.columns, strict=True)
+        if name == "data" or (column.null_count < rows and not useless.get(name))
     ]
-    return Pack(encoded(batch.select(names)), count, position)
+    return Pack(encoded(batch.select(used)) if rows else b"", count, position)
 
 
-def _batch_of(rows: Sequence[Element] | Sequence[Record], *names: str) -> pa.RecordBatch:
-    schema = pa.schema([PACK_SCHEMA.field(name) for name in (*CONTENTS, *names)])
-    return pa.RecordBatch.from_pydict({name: [getattr(row, name) for row in rows] for name in schema.names}, schema)
+def batch_of(rows: Sequence[Element] | Sequence[Record], *places: str) -> pa.RecordBatch:
+    """Return the content of rows, and the columns of their places and times that are named."""
+    columns = {name: list(map(attrgetter(name), rows)) for name in (*CONTENTS, *places)}
+    usual = {"data": -1, "count": 1}
+    used = {name: values for name, values in columns.items() if values.count(usual.get(name)) < len(values)}
+    return pa.RecordBatch.from_pydict(used, pa.schema([PACK_SCHEMA.field(name) for name in used]))
 
 
 def pack_elements(rows: Sequence[Element]) -> Pack:
-    return pack_of(_batch_of(rows), sum([row.count for row in rows]))
+    return pack_of(batch_of(rows))
 
 
-def pack_records(records: Sequence[Record], start: int) -> Pack:
-    """Return one pack of records in order that spans all positions from ``start`` to the end of the last.
+def divided(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a batch in parts of the size of a pack."""
+    if batch.num_rows <= PACK_ROWS and (batch.nbytes <= 2 * PACK_BYTES or batch.num_rows <= 1):
+        yield batch
+        return
+    rows = max(min(PACK_ROWS, batch.num_rows * PACK_BYTES // batch.nbytes), 1)
+    for start in range(0, batch.num_rows, rows):
+        yield from divided(batch.slice(start, rows))
 
-    Records of 0 rows only lengthen it.
-    """
-    count = records[-1].end - start
-    rows = [record for record in records if record.count]
-    places = () if sum([record.count for record in rows]) == count else ("position",)
-    return pack_of(_batch_of(rows, "timestamp", *places), count, start) if rows else Pack(b"", count, start)
+
+def spanning(batch: pa.RecordBatch, start: int, end: int) -> Iterator[Pack]:
+    """Yield the rows of a batch, which have positions, in packs that span all from ``start`` to below ``end``."""
+    parts = list(divided(batch))
+    for part, stop in zip(parts, [*[part["position"][0].as_py() for part in parts[1:]], end], strict=True):
+        yield pack_of(part, stop - start, start)
+        start = stop
 
 
 def packed(stored: Iterable[Record | Pack], start: int) -> Iterator[Pack]:
     """Yield packs of all rows from ``start`` on, or from where the first of them begins: packs stay as they are."""
-    gathered: list[Record] = []
-    size = 0
-    for item in chain(stored, [None]):
-        added = item.element.size if isinstance(item, Record) else FOREVER
-        if gathered and (size + added > PACK_BYTES or len(gathered) >= PACK_ROWS):
-            yield pack_records(gathered, min(start, gathered[0].position))
-            start, size, gathered = gathered[-1].end, 0, []
-        if isinstance(item, Record):
-            gathered.append(item)
-            size += added
-        elif item is not None:
-            yield item
-            start = item.end
+    for kind, run in groupby(stored, attrgetter("__class__")):
+        together: list[Any] = list(run)
+        begin, end = min(start, together[0].position), together[-1].end
+        rows = [item for item in together if item.count]
+        yield from together if kind is Pack else spanning(batch_of(rows, "position", "timestamp"), begin, end)
+        start = end
 
 
 def is_placed(pack: Pack) -> bool:
@@ -94,16 +105,6 @@ def is_placed(pack: Pack) -> bool:
         return not {"position", "timestamp"}.isdisjoint(_batch(pack.data).schema.names)
     except (pa.ArrowException, StopIteration) as error:
         raise ValueError(f"a pack of {pack.size} bytes is not in arrow/1: {error}") from None
-
-
-def divided(batch: pa.RecordBatch) -> Iterator[Pack]:
-    """Yield the rows of a batch with their counts in packs of a size that a log takes."""
-    if batch.num_rows <= PACK_ROWS and (batch.nbytes <= 2 * PACK_BYTES or batch.num_rows <= 1):
-        yield pack_of(batch, pc.sum(batch["count"]).as_py())
-        return
-    rows = max(min(PACK_ROWS, batch.num_rows * PACK_BYTES // batch.nbytes), 1)
-    for start in range(0, batch.num_rows, rows):
-        yield from divided(batch.slice(start, rows))
 
 
 # From packs
@@ -210,7 +211,7 @@ def checked(pack: Pack) -> list[Pack]:
         raise ValueError(
             f"a pack with metadata, keys and headers of {size} bytes: the limit is {elements.MAX_ENTRY_BYTES}"
         )
-    return list(divided(batch))
+    return list(map(pack_of, divided(batch)))
 
 
 def rows_of(pack: Pack, start: int = 0, end: int = FOREVER) -> Iterator[Record]:

@@ -227,8 +227,8 @@ class RecordEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return the metadata of an element, whose data ``is_null``; empty if it says nothing."""
         content = msgspec.msgpack.encode(self)
         # An empty map is one byte.
-        entry = (_RECORD_HEAD, len(content).to_bytes(3, "big"), content) if len(content) > 1 else ()
-        return b"".join((*entry, _NULL_ENTRY if is_null else b""))
+        entry = _RECORD_HEAD + len(content).to_bytes(3, "big") + content if len(content) > 1 else b""
+        return entry + _NULL_ENTRY if is_null else entry
 
 
 def source_payload(stored: Record | Pack) -> Payload:
@@ -242,14 +242,18 @@ def source_payload(stored: Record | Pack) -> Payload:
     return Payload(stored.data or b"", entry.encoded(is_null=stored.data is None))
 
 
-_decoded = msgspec.msgpack.Decoder(RecordEntry).decode
+_decoded, _NOTHING = msgspec.msgpack.Decoder(RecordEntry).decode, RecordEntry()
+_SHORT_HEAD = _RECORD_HEAD + bytes(2)
 
 
 def read_element(payload: Payload) -> tuple[RecordEntry, bytes | None]:
     """Return what an element says of its data, and that, ``None`` for null. Raise ``RemoteProtocolError``."""
-    entry, metadata = RecordEntry(), payload.metadata or b""
+    entry, metadata = _NOTHING, payload.metadata or b""
     data: bytes | None = payload.data
-    for mime, start, end in spans(metadata):
+    at, size = len(_SHORT_HEAD) + 1, len(metadata)
+    # The usual element has this entry alone.
+    is_usual = metadata.startswith(_SHORT_HEAD) and size > at and metadata[at - 1] == size - at
+    for mime, start, end in ((RECORD, at, size),) if is_usual else spans(metadata):
         if mime == NULL:
             data = None
         elif mime == RECORD:

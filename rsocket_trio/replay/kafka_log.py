@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import trio
 
-from rsocket_trio.replay import elements, kafka_client
+from rsocket_trio.replay import kafka_client
 from rsocket_trio.replay.elements import FOREVER, RECORD_METADATA, Element, Pack, Record, arrow, prepared
 from rsocket_trio.replay.errors import PositionExpired, TopicGone
 from rsocket_trio.replay.kafka_client import CONSUMER, PAUSE, Cluster, Rows, Topic, TransactionalProducer, kafka
@@ -92,17 +92,11 @@ def pack_block(block: Block, start: int, end: int | None, max_bytes: int) -> Ite
     """
     stop = min(block.end, FOREVER if end is None else end)
     low, high = bisect_left(block.offsets, start), bisect_left(block.offsets, stop)
-    while start < stop and max_bytes > 0:
-        rows = min(high - low, elements.PACK_ROWS)
-        while rows > 1 and block.batch.slice(low, rows).nbytes > min(elements.PACK_BYTES, max_bytes):
-            rows //= 2
-        last = stop if low + rows == high else block.offsets[low + rows - 1] + 1
-        part = block.batch.slice(low, rows)
-        max_bytes -= part.nbytes
-        if last - start == rows:
-            part = part.drop_columns("position")
-        yield arrow().pack_of(part, last - start, start) if rows else Pack(b"", last - start, start)
-        low, start = low + rows, last
+    for pack in arrow().spanning(block.batch.slice(low, high - low), start, stop) if start < stop else ():
+        yield pack
+        max_bytes -= pack.size
+        if max_bytes <= 0:
+            break
 
 
 @attrs.define(eq=False)

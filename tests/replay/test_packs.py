@@ -17,7 +17,6 @@ from rsocket_trio.replay.arrow_packs import (
     checked,
     elements_of,
     pack_elements,
-    pack_records,
     packed,
     placed,
     rows_of,
@@ -89,7 +88,7 @@ def test_columns_that_are_null_in_all_rows_are_left_out_but_data() -> None:
 
 
 def test_times_of_records_are_a_column() -> None:
-    pack = pack_records([Record(number, b"x", timestamp=time) for number, time in enumerate((5, 6, None))], 0)
+    [pack] = packed([Record(number, b"x", timestamp=time) for number, time in enumerate((5, 6, None))], 0)
     assert (pack.timestamp, [one.timestamp for one in rows_of(pack)]) == (None, [5, 6, None])
     assert placed(pack).column("timestamp").cast(pa.int64()).to_pylist() == [5, 6, None]
 

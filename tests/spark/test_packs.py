@@ -13,7 +13,8 @@ from trio.testing import MockClock
 
 from rsocket_trio import Outgoing, Payload, RemoteProtocolError, Responder
 from rsocket_trio.replay import Element, Record, source_payload
-from rsocket_trio.replay.arrow_packs import PACK_SCHEMA, elements_of, encoded, pack_elements, pack_records
+from rsocket_trio.replay.arrow_packs import PACK_SCHEMA, elements_of, encoded, pack_elements
+from rsocket_trio.replay.arrow_packs import packed as packs_of
 from rsocket_trio.replay.elements import Pack, read_sink_payload
 from rsocket_trio.spark.deliveries import commit
 from rsocket_trio.spark.ranges import Range
@@ -81,7 +82,7 @@ async def test_of_a_pack_the_rows_in_the_range_are_taken(start: int, end: int, a
     async def packs(request: Payload, out: Outgoing) -> None:
         assert json.loads(request.data)["pack"] == ["arrow/1"]
         for place in (0, 10, 20):
-            pack = pack_records([Record(place + n, b"%d" % (place + n)) for n in range(10)], place)
+            [pack] = packs_of([Record(place + n, b"%d" % (place + n)) for n in range(10)], place)
             await out.send(source_payload(pack))
 
     found = Collected()
@@ -100,7 +101,7 @@ def of_pack(pack: Pack, start: int, end: int) -> pa.RecordBatch:
 
 
 def packed(rows: list[Record], start: int) -> Payload:
-    return source_payload(pack_records(rows, start))
+    return source_payload(*packs_of(rows, start))
 
 
 def test_positions_without_a_record_are_no_loss_where_the_server_says_so() -> None:
