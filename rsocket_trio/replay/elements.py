@@ -325,14 +325,10 @@ class Bounds(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A source of a server: the bounds of its partitions, and its ``route``, which is the key to it in the list.
-
-    ``problem`` says why the log behind it cannot be opened; then there are no ``partitions``.
-    """
+    """A source of a server: the bounds of its partitions, or the ``problem`` why the log cannot be opened."""
 
     partitions: dict[Whole, Bounds] = {}
     problem: str | None = None
-    route: str = ""
 
     def __post_init__(self) -> None:
         if not self.partitions and self.problem is None:
@@ -344,14 +340,14 @@ def is_like(route: str, pattern: str) -> bool:
     return re.fullmatch(fnmatch.translate(pattern.replace("[", "[[]")), route) is not None
 
 
-def read_sources(answer: bytes) -> list[Source]:
-    """Return the sources that a server listed, by route. Raise ``ValueError`` for a malformed answer."""
+def read_sources(answer: bytes, pattern: str = "*") -> dict[str, Source]:
+    """Return those of the sources that a server listed whose routes are like a pattern, by route and in their order.
+
+    Raise ``ValueError`` for a malformed answer.
+    """
     try:
         members = msgspec.json.decode(answer, type=dict[str, Raw])
         sources = msgspec.json.decode(members["sources"], type=dict[str, Source])
     except (KeyError, ValueError, RecursionError):
         raise ValueError(f"not a list of sources: {readable(answer[:200])}") from None
-    return [
-        Source(dict(sorted(source.partitions.items())), source.problem and readable(source.problem), route)
-        for route, source in sorted(sources.items())
-    ]
+    return {route: sources[route] for route in sorted(sources) if is_like(route, pattern)}
