@@ -20,9 +20,11 @@ from rsocket_trio.replay import elements
 from rsocket_trio.replay.elements import FOREVER, PACK_BYTES, PACK_ROWS, Element, Pack, Record
 
 TIME: Final = pa.timestamp("us", tz="UTC")
-HEADER_TYPE: Final = pa.struct([pa.field("name", pa.string(), nullable=False), ("value", pa.binary())])
-LOOSE_HEADER_TYPE: Final = pa.struct([("name", pa.string()), ("value", pa.binary())])
-HEADERS_TYPE: Final = pa.list_(HEADER_TYPE)
+HEADER_TYPES: Final = [
+    pa.struct([pa.field("name", pa.string(), nullable=nullable), ("value", pa.binary())]) for nullable in (True, False)
+]
+"""The type of a header, and that in which no name may be null, as some peers declare it."""
+HEADERS_TYPE: Final = pa.list_(HEADER_TYPES[0])
 CONTENT_COLUMNS: Final = [(name, pa.binary()) for name in ("data", "metadata", "key")]
 PACK_SCHEMA: Final = pa.schema(
     [("position", pa.int64()), ("count", pa.int32()), *CONTENT_COLUMNS, ("timestamp", TIME), ("headers", HEADERS_TYPE)]
@@ -127,7 +129,7 @@ def _columns(data: bytes) -> dict[str, pa.Array]:
             for name, kind in zip(names, stream.schema.types, strict=True):
                 if name not in PACK_SCHEMA.names or names.count(name) > 1:
                     raise ValueError(f"a pack in arrow/1 with the column {name[:100]!r}")
-                if kind != PACK_SCHEMA.field(name).type and not (name == "headers" and _are_headers(kind)):
+                if kind != PACK_SCHEMA.field(name).type and getattr(kind, "value_type", None) not in HEADER_TYPES:
                     raise ValueError(f"column {name!r} of a pack in arrow/1 is {kind}")
             if is_compressed(data):
                 raise ValueError("a pack in arrow/1 that is compressed: a small one could fill the memory")
@@ -140,11 +142,6 @@ def _columns(data: bytes) -> dict[str, pa.Array]:
         return {field.name: columns.get(field.name, pa.nulls(batch.num_rows, field.type)) for field in PACK_SCHEMA}
     except (pa.ArrowException, OSError, struct.error) as error:
         raise ValueError(f"a pack of {len(data)} bytes is not in arrow/1: {error}") from None
-
-
-def _are_headers(kind: pa.DataType) -> bool:
-    """Return whether a type is that of headers, but that names or headers may be declared as such that may be null."""
-    return pa.types.is_list(kind) and kind.value_type in (HEADER_TYPE, LOOSE_HEADER_TYPE)
 
 
 def is_compressed(data: bytes) -> bool:
@@ -205,12 +202,13 @@ def checked(pack: Pack) -> list[Pack]:
     Raise ``ValueError``.
     """
     batch = placed(pack).select(CONTENTS)
-    if pc.struct_field(batch["headers"].flatten(), "name").null_count:
+    headers = batch["headers"].flatten()
+    if pc.struct_field(headers, "name").null_count:
         raise ValueError("a pack with a header that has no name")
-    if (size := batch.nbytes - batch["data"].nbytes) > elements.MAX_ENTRY_BYTES:
-        raise ValueError(
-            f"a pack with metadata, keys and headers of {size} bytes: the limit is {elements.MAX_ENTRY_BYTES}"
-        )
+    lengths = [pc.sum(pc.binary_length(batch[name])).as_py() or 0 for name in ("metadata", "key")]
+    if (size := sum(lengths) + headers.nbytes) > elements.MAX_ENTRY_BYTES:
+        limit = elements.MAX_ENTRY_BYTES
+        raise ValueError(f"a pack with metadata, keys and headers of {size} bytes: the limit is {limit}")
     return list(map(pack_of, divided(batch)))
 
 

@@ -13,8 +13,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringTy
 
 from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, Entry, encode_composite, encode_route
-from rsocket_trio.replay.arrow_packs import HEADERS_TYPE as PACK_HEADERS
-from rsocket_trio.replay.arrow_packs import encoded, pack_of
+from rsocket_trio.replay.arrow_packs import HEADERS_TYPE, encoded, pack_of
 from rsocket_trio.replay.elements import (
     ARROW,
     MAX_ENTRY_BYTES,
@@ -27,7 +26,7 @@ from rsocket_trio.replay.elements import (
 )
 from rsocket_trio.spark.errors import RowError, SchemaMismatchError
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.rows import HEADERS_TYPE, RAW_SCHEMA, ROUTE_COMMENT
+from rsocket_trio.spark.rows import RAW_SCHEMA, ROUTE_COMMENT
 
 PIECE_ROWS = 1024
 PIECE_BYTES = 2**20
@@ -191,7 +190,6 @@ class Encoder:
             contents["headers"] = header_lists(batch, columns["headers"])
             if pc.struct_field(contents["headers"].flatten(), "name").null_count:
                 return None
-            contents["headers"] = contents["headers"].cast(PACK_HEADERS)
         size = sum([content.nbytes for name, content in contents.items() if name != "data"])
         if not self._takes_packs or size > MAX_ENTRY_BYTES:
             return None

@@ -135,7 +135,7 @@ def test_a_large_pack_is_divided_and_all_rows_are_there() -> None:
 
 
 def test_many_rows_are_checked_by_arrow_and_not_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 1_000_000
+    count = 2_000_000
     counts = pa.concat_arrays([int32(*[1] * 1000)] * (count // 1000))
     rows = pa.concat_arrays([data(*[b"x"] * 1000)] * (count // 1000))
 
@@ -182,9 +182,11 @@ def test_positions_and_times_of_a_writer_are_the_logs_to_give() -> None:
 
 def test_headers_may_be_declared_with_names_that_may_be_null_but_none_is() -> None:
     loose = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
-    named = pa.array([[{"name": "a", "value": None}]], loose)
-    [row] = elements_of(*checked(Pack(stream({"data": data(b"x"), "headers": named}), 1)))
-    assert row.headers == [("a", None)]
+    strict = pa.struct([pa.field("name", pa.string(), nullable=False), ("value", pa.binary())])
+    for kind in (loose, pa.list_(strict), pa.list_(pa.field("one", strict, nullable=False))):
+        named = pa.array([[{"name": "a", "value": None}]], kind)
+        [row] = elements_of(*checked(Pack(stream({"data": data(b"x"), "headers": named}), 1)))
+        assert row.headers == [("a", None)]
     nameless = pa.array([[{"name": None, "value": b"1"}]], loose)
     with pytest.raises(ValueError, match=r"is not in arrow/1|has no name"):
         checked(Pack(stream({"data": data(b"x"), "headers": nameless}), 1))

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 
 from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, decode_composite, decode_route
+from rsocket_trio.replay.arrow_packs import HEADERS_TYPE as RAW_HEADERS
 from rsocket_trio.replay.arrow_packs import elements_of
 from rsocket_trio.replay.elements import Pack, read_element, read_sink_payload
 from rsocket_trio.spark.errors import RowError, SchemaMismatchError
@@ -28,7 +29,6 @@ from rsocket_trio.spark.request_rows import (
     Encoder,
     sink_columns,
 )
-from rsocket_trio.spark.rows import HEADERS_TYPE as RAW_HEADERS
 from tests.spark.deliveries import ORIGIN, encoder, options, write_of
 from tests.spark.sinks import batch, numbers
 
