@@ -153,21 +153,20 @@ def reader_name(name: object) -> str:
     return name
 
 
-def check_element(element: Element) -> None:
+def check_element(element: Element | Pack) -> None:
     """Raise ``ValueError`` for an element that is too large, or has an invalid count, time or header."""
-    if element.headers is not None:
-        msgspec.convert(element.headers, Headers)
-    size = element.size
-    for what, number, limit in (
-        ("a record", size, MAX_RECORD_BYTES),
-        ("metadata, key and headers", size - len(element.data or b""), MAX_ENTRY_BYTES),
-    ):
-        if number > limit:
-            raise ValueError(f"{what} of {number} bytes: the limit is {limit}")
+    what, size = "a pack" if isinstance(element, Pack) else "a record", element.size
+    if size > MAX_RECORD_BYTES:
+        raise ValueError(f"{what} of {size} bytes: the limit is {MAX_RECORD_BYTES}")
     if type(element.count) is not int or not 1 <= element.count <= MAX_RECORD_ROWS:
-        raise ValueError(f"a record of {element.count} rows: must be between 1 and {MAX_RECORD_ROWS}")
+        raise ValueError(f"{what} of {element.count} rows: must be between 1 and {MAX_RECORD_ROWS}")
     if element.timestamp is not None and (type(element.timestamp) is not int or not 0 <= element.timestamp < FOREVER):
         raise ValueError(f"a timestamp of {element.timestamp} microseconds: must be from 0 to 2^63 - 1")
+    if isinstance(element, Element):
+        if element.headers is not None:
+            msgspec.convert(element.headers, Headers)
+        if (rest := size - len(element.data or b"")) > MAX_ENTRY_BYTES:
+            raise ValueError(f"metadata, key and headers of {rest} bytes: the limit is {MAX_ENTRY_BYTES}")
 
 
 def prepared(elements: Iterable[Element | Pack]) -> list[Element | Pack]:
@@ -178,15 +177,11 @@ def prepared(elements: Iterable[Element | Pack]) -> list[Element | Pack]:
     """
     checked: list[Element | Pack] = []
     for element in elements:
-        if isinstance(element, Pack):
-            if not 1 <= element.count <= MAX_RECORD_ROWS:
-                raise ValueError(f"a pack of {element.count} rows: must be between 1 and {MAX_RECORD_ROWS}")
-            checked += arrow().elements_of(element) if arrow().is_placed(element) else (element,)
-            continue
-        if not isinstance(element, Element):
+        if not isinstance(element, Element | Pack):
             raise TypeError(f"elements are Element or Pack, not {type(element).__name__}")
         check_element(element)
-        checked.append(element)
+        is_placed = isinstance(element, Pack) and arrow().is_placed(element)
+        checked += arrow().elements_of(element) if is_placed else (element,)
     return checked
 
 

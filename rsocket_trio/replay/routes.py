@@ -20,7 +20,7 @@ from msgspec import Meta
 from rsocket_trio import Channel, Connection, Invalid, Outgoing, Payload, Responder, current_connection
 from rsocket_trio.errors import readable
 from rsocket_trio.replay import elements
-from rsocket_trio.replay.elements import Bounds, Element, Name, Pack, Record, Source, Whole, is_like, rows_in
+from rsocket_trio.replay.elements import Bounds, Element, Name, Pack, Record, Source, Whole, is_like
 from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten, ReplayError
 from rsocket_trio.replay.ledger import Commit, Ledger
 from rsocket_trio.replay.log import OpenedByBlock, Reader, ReplayableLog, Retention
@@ -189,24 +189,17 @@ def add_source(
 async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest) -> None:
     """Send the records of a range, in packs if the reader takes them and pyarrow is installed."""
     partition, end, position = span.partition, span.end, span.start
-    stop = elements.FOREVER if end is None else end
     is_packed = elements.ARROW in span.packs and elements.has_arrow()
 
     def payloads(stored: Iterable[Record | Pack]) -> Iterator[Payload]:
         """Yield the payloads, made one by one so that other tasks run in between."""
         nonlocal position
         for item in stored:
-            if isinstance(item, Pack) and item.count > 1 and item.size <= 2 * elements.PACK_BYTES:
-                position = item.end
+            if item.position > position:
+                yield elements.source_payload(Pack(b"", item.position - position, position))
+            if item.count:
                 yield elements.source_payload(item)
-                continue
-            # A single row, and one that is large, is sent as it is.
-            for record in rows_in(item, position, stop):
-                if record.position > position:
-                    yield elements.source_payload(Pack(b"", record.position - position, position))
-                if record.count:
-                    yield elements.source_payload(record)
-                position = record.end
+            position = item.end
 
     while end is None or position < end:
         before = position
