@@ -210,7 +210,7 @@ class RecordEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     position: Whole | None = None
-    count: Annotated[int, Meta(ge=1, le=FOREVER - 1)] = 1
+    count: Whole = 1
     timestamp: Whole | None = None
     metadata: bytes | None = None
     key: bytes | None = None

@@ -69,7 +69,8 @@ class Cursor:
         records: list[Record] = []
         for payload in payloads:
             rows = read_rows(payload)
-            self.skip_to(rows.position, f"a gap before position {rows.position}")
+            if rows.position > self.position:
+                self.skip_to(rows.position, f"a gap before position {rows.position}")
             start, end = self.position, min(rows.end, self.end)
             if start >= end:
                 continue
