@@ -50,7 +50,7 @@ def pack_of(batch: pa.RecordBatch, count: int | None = None, position: int = 0) 
     Without ``count`` its rows follow each other. Without rows it has no data.
     """
     names, rows = batch.schema.names, batch.num_rows
-    total = pc.sum(batch["count"]).as_py() if "count" in names else rows
+    total = (pc.sum(batch["count"]).as_py() or 0) if "count" in names else rows
     count = total if count is None else count
     useless = {"count": total == rows, "position": total == count}
     used = [
