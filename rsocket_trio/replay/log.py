@@ -15,7 +15,7 @@ import trio
 
 from rsocket_trio.errors import Rejected
 from rsocket_trio.payload import BytesLike, as_bytes
-from rsocket_trio.replay.elements import FOREVER, Element, Pack, Record, arrow, now_us, reader_name
+from rsocket_trio.replay.elements import Element, Pack, Record, arrow, now_us, reader_name
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
 from rsocket_trio.values import between, value
 
@@ -117,10 +117,11 @@ class ReplayableLog(OpenedByBlock):
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Pack]:
         """Return the records of ``partition`` that ``read_some`` returns for ``start``, ``end`` and ``max_bytes``, in
-        packs; together they span all positions from the start on. Raise as it does.
+        packs. Together they span all positions from the start on; the first and the last may hold others beside them.
+        Raise as it does.
         """
         stored = await self._read_stored(partition, start, end, max_bytes)
-        packs: Iterator[Pack] = arrow().packed(stored, start, FOREVER if end is None else end)
+        packs: Iterator[Pack] = arrow().packed(stored, start)
         return packs
 
     async def _read_stored(

@@ -148,8 +148,7 @@ def bodies_of(group: Iterable[Element | Pack]) -> Iterator[Body]:
 def body_of(stored: Element | Pack, time: int | None) -> Body:
     if isinstance(stored, Pack):
         return stored.count, time, ARROW_FORM, (stored.data, None, None, None)
-    headers = None if stored.headers is None else elements.encode_headers(stored.headers)
-    return stored.count, time, ROW_FORM, (stored.data, stored.metadata, stored.key, headers)
+    return stored.count, time, ROW_FORM, stored.contents
 
 
 def stored(position: int, count: int, time: int, *body: Any) -> Record | Pack:
@@ -157,7 +156,7 @@ def stored(position: int, count: int, time: int, *body: Any) -> Record | Pack:
     *_, form, data, metadata, key, headers = body
     if form == ARROW_FORM:
         return Pack(data, count, position, time)
-    pairs = None if headers is None else elements.decode_headers(headers)
+    pairs = None if headers is None else elements.decoded_headers(headers)
     return Record(position, data, metadata, count, key, pairs, time)
 
 
