@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import trio
 
-from rsocket_trio.replay import elements, kafka_client
+from rsocket_trio.replay import kafka_client
 from rsocket_trio.replay.elements import FOREVER, RECORD_METADATA, Element, Pack, Record, arrow, prepared
 from rsocket_trio.replay.errors import PositionExpired, TopicGone
 from rsocket_trio.replay.kafka_client import CONSUMER, PAUSE, Cluster, Rows, Topic, TransactionalProducer, kafka
@@ -38,8 +38,6 @@ KEPT_BLOCKS = 2
 """Blocks by consumer that are kept for readers that follow close behind."""
 MAX_BLOCK_MESSAGES = 10_000
 """Messages of a block, at most; what a consumer has fetched ahead limits its bytes."""
-MAX_GAP_POSITIONS = 2**30
-"""Positions that one pack leaves out, at most."""
 
 
 # Blocks of records, as columns of Arrow
@@ -94,20 +92,11 @@ def pack_block(block: Block, start: int, end: int | None, max_bytes: int) -> Ite
     """
     stop = min(block.end, FOREVER if end is None else end)
     low, high = bisect_left(block.offsets, start), bisect_left(block.offsets, stop)
-    while start < stop and max_bytes > 0:
-        rows = min(high - low, elements.PACK_ROWS)
-        while rows > 1 and block.batch.slice(low, rows).nbytes > min(elements.PACK_BYTES, max_bytes):
-            rows //= 2
-        last = min(stop if low + rows == high else block.offsets[low + rows - 1] + 1, start + MAX_GAP_POSITIONS)
-        after = bisect_left(block.offsets, last, low, low + rows)
-        part = block.batch.slice(low, after - low)
-        columns = dict(zip(part.schema.names, part.columns, strict=True))
-        has_gaps = last - start != part.num_rows
-        if not has_gaps:
-            del columns["position"]
-        yield arrow().pack_of(columns, count=last - start, position=start, has_gaps=has_gaps)
-        max_bytes -= part.nbytes
-        low, start = after, last
+    for pack in arrow().spanning(block.batch.slice(low, high - low), start, stop) if start < stop else ():
+        yield pack
+        max_bytes -= pack.size
+        if max_bytes <= 0:
+            break
 
 
 @attrs.define(eq=False)

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from rsocket_trio import Channel, Connection, Invalid, Outgoing, Payload, Responder, StreamError, current_connection
 from rsocket_trio.replay import elements
-from rsocket_trio.replay.elements import Bounds, Element, Pack, Record, Source, Whole, is_like, rows_in
+from rsocket_trio.replay.elements import Bounds, Element, Pack, Record, Source, Whole, is_like
 from rsocket_trio.replay.errors import NotWritten
 from rsocket_trio.replay.ledger import Ledger
 from rsocket_trio.replay.log import OpenedByBlock, ReplayableLog, Retention
@@ -188,17 +188,11 @@ async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest) -> N
         """Yield the payloads, made one by one so that other tasks run in between."""
         nonlocal position
         for item in stored:
-            if isinstance(item, Pack) and item.count > 1 and item.size <= 2 * elements.PACK_BYTES:
-                position = item.end
-                yield elements.pack_payload(item)
-                continue
-            # A single row, and one that is large, is sent as it is.
-            for record in rows_in(item):
-                payload = elements.source_payload(record)
-                if record.position > position:
-                    payload = elements.behind_gap(payload, position)
-                position = record.position + record.count
-                yield payload
+            if item.position > position:
+                yield elements.source_payload(Pack(b"", item.position - position, position))
+            if item.count:
+                yield elements.source_payload(item)
+            position = item.end
 
     while end is None or position < end:
         before = position
@@ -281,7 +275,7 @@ _checking: weakref.WeakKeyDictionary[Connection, trio.CapacityLimiter] = weakref
 
 async def element_of(payload: Payload) -> tuple[int, Sequence[Element | Pack]]:
     """Return the element that a writer sends; packs are checked in a thread, one at a time for a connection."""
-    if elements.PACK.encode() not in (payload.metadata or b""):
+    if elements.ARROW.encode() not in (payload.metadata or b""):
         return elements.read_sink_payload(payload)
     limiter = _checking.setdefault(current_connection(), trio.CapacityLimiter(1))
     return await trio.to_thread.run_sync(elements.read_sink_payload, payload, limiter=limiter)

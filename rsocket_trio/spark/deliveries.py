@@ -24,14 +24,14 @@ import trio
 
 from rsocket_trio import Canceled, Channel, Connection, ConnectionLost, Payload, Rejected
 from rsocket_trio.errors import RSocketError, StreamError, readable
-from rsocket_trio.replay.elements import ARROW
+from rsocket_trio.replay.elements import ARROW, read_element
 from rsocket_trio.replay.errors import NotStaged, NotWritten
 from rsocket_trio.replay.ledger import Commit
 from rsocket_trio.spark.background import Queue
 from rsocket_trio.spark.connections import Pool, Tries, request, target_of
 from rsocket_trio.spark.errors import PASSING, SinkError, is_missing_route, unwritten
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.request_rows import Origin, Piece, rows_of
+from rsocket_trio.spark.request_rows import Origin, Piece
 
 T = TypeVar("T")
 
@@ -197,7 +197,7 @@ class Requests(Delivery):
         if self.options.error_policy == "fail":
             problem = unwritten(error, self.options, self.route)
             return SinkError(f"{problem}; errorPolicy=skip counts such rows and goes on")
-        self.report.skipped += rows_of(payload)
+        self.report.skipped += read_element(payload)[0].count
         self.report.problem = self.report.problem or str(error)
         return None
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
-import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -25,7 +25,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.metadata import Entry, decode_composite, encode_composite
 from rsocket_trio.replay import Ledger, Log, Record, add_sink
-from rsocket_trio.replay.elements import KEY, POSITION, RECORD_METADATA, ROWS, WRITE, read_source_payload
+from rsocket_trio.replay.elements import NULL, RECORD, read_source_payload
 from rsocket_trio.testing import connected_pair
 from tests.each_row import each_row
 from tests.replay.stored import KINDS, failing, new_ledger, new_log, rows_of, source
@@ -40,6 +40,10 @@ async def sink(ledger: Ledger) -> AsyncGenerator[Connection, None]:
     add_sink(responder, "rows", ledger)
     async with ledger, connected_pair(responder) as (client, _):
         yield client
+
+
+def entry_of(**content: object) -> bytes:
+    return encode_composite([Entry(RECORD, msgspec.msgpack.encode(content))])
 
 
 def said(**content: Any) -> bytes:
@@ -96,31 +100,21 @@ async def test_an_element_says_its_position_its_rows_and_its_metadata_on_the_wir
         async with reading(client, 0, 5) as items:
             found = [(item.data, decode_composite(item.metadata or b"")) async for item in items]
 
-    time = "message/x.rsocket-trio.timestamp.v0"
-    headers = bytes.fromhex("0002 c3a9 00000001 31 0001 62 00000000 0002 c3a9 ffffffff")
+    # As the specification of MessagePack has it: maps, texts, arrays and bytes of less than 16, numbers below 128 and
+    # of 16 bits, nil.
+    record = "message/x.rsocket-trio.record.v0"
+    position, time = b"\xa8position", b"\xa9timestamp\xcd"
+    rest = b"\xa8metadata\xc4\x04meta\xa3key\xc4\x01k\xa7headers\x93"
+    headers = b"\x92\xa2\xc3\xa9\xc4\x011\x92\xa1b\xc4\x00\x92\xa2\xc3\xa9\xc0"
     assert found == [
-        (
-            b"one",
-            [Entry("message/x.rsocket-trio.position.v0", struct.pack(">Q", 0)), Entry(time, struct.pack(">Q", 1000))],
-        ),
-        (
-            b"three",
-            [
-                Entry(POSITION, struct.pack(">QI", 1, 3)),
-                Entry(time, struct.pack(">Q", 2000)),
-                Entry(RECORD_METADATA, b"meta"),
-                Entry("message/x.rsocket-trio.key.v0", b"k"),
-                Entry("message/x.rsocket-trio.headers.v0", headers),
-            ],
-        ),
+        (b"one", [Entry(record, b"\x82%b\x00%b\x03\xe8" % (position, time))]),
+        (b"three", [Entry(record, b"\x86%b\x01\xa5count\x03%b\x07\xd0%b%b" % (position, time, rest, headers))]),
         # The clock was set back.
         (
             b"",
             [
-                Entry(POSITION, struct.pack(">Q", 4)),
-                Entry(time, struct.pack(">Q", 2000)),
+                Entry(record, b"\x83%b\x04%b\x07\xd0\xa8metadata\xc4\x00" % (position, time)),
                 Entry("message/x.rsocket-trio.null.v0", b""),
-                Entry(RECORD_METADATA, b""),
             ],
         ),
     ]
@@ -208,9 +202,7 @@ async def test_acknowledged_ends_are_told_and_may_trim() -> None:
         assert (told, log.bounds(1)) == ([(1, 3)], (3, 5))
 
 
-@each_row(
-    "metadata", [None, encode_composite([Entry(POSITION, bytes(7))]), encode_composite([Entry(RECORD_METADATA, b"")])]
-)
+@each_row("metadata", [None, entry_of(position=-1), entry_of(key=b"k"), encode_composite([Entry(NULL, b"")])])
 def test_an_element_without_a_position_is_told(metadata: bytes | None) -> None:
     with pytest.raises(RemoteProtocolError, match="position"):
         read_source_payload(Payload(b"", metadata))
@@ -219,20 +211,17 @@ def test_an_element_without_a_position_is_told(metadata: bytes | None) -> None:
 # Sinks
 
 
-def element(data: bytes, *, partition: int = 0, seq: int = 0, entries: list[Entry] | None = None) -> Payload:
-    write = {"sink": "s", "query": None, "batch": 1, "partition": partition, "attempt": "a", "seq": seq}
-    return Payload(data, encode_composite([Entry(WRITE, json.dumps(write).encode()), *(entries or [])]))
+def element(data: bytes, **content: object) -> Payload:
+    return Payload(data, entry_of(sink="s", query=None, batch=1, attempt="a", **content))
 
 
 async def test_an_element_that_is_answered_is_in_the_log() -> None:
     ledger = Ledger(Log(partitions=2))
     async with sink(ledger) as client:
         assert await client.request_response(element(b"one"), route="rows") == Payload(b"")
-        rows = Entry(ROWS, struct.pack(">I", 5))
-        await client.request_response(element(b"five", partition=3, entries=[rows]), route="rows")
-        entries = [Entry(KEY, b"key"), Entry(RECORD_METADATA, b"meta")]
-        await client.request_response(element(b"both", entries=entries), route="rows")
-        await client.request_response(element(b"meta", entries=entries[1:]), route="rows")
+        await client.request_response(element(b"five", partition=3, count=5), route="rows")
+        await client.request_response(element(b"both", key=b"key", metadata=b"meta"), route="rows")
+        await client.request_response(element(b"meta", metadata=b"meta"), route="rows")
         await client.request_response(b"bare", route="rows")
 
         assert await rows_of(ledger.log) == [
@@ -246,10 +235,13 @@ async def test_an_element_that_is_answered_is_in_the_log() -> None:
 
 BAD_ENTRIES = [
     b"\x05",
-    encode_composite([Entry(ROWS, b"123")]),
-    encode_composite([Entry(ROWS, bytes(4))]),
-    encode_composite([Entry(WRITE, b"[]")]),
-    encode_composite([Entry(WRITE, b'{"partition": -1}')]),
+    encode_composite([Entry(RECORD, b"")]),
+    encode_composite([Entry(RECORD, b"\x90")]),
+    encode_composite([Entry(RECORD, b"\x81\xa1x" + b"\x91" * 100_000)]),
+    encode_composite([Entry(RECORD, b"\x81\xa7headers\x91\x92\xa1\xff\xc0")]),
+    entry_of(count="5"),
+    entry_of(count=0),
+    entry_of(partition=-1),
 ]
 
 
