@@ -535,8 +535,7 @@ class Workers:
             call.stream.owner = None
         if call.handler.observers:
             # Called in the ``finally`` of the call, through which an exception may pass.
-            call.handler.call._end(sys.exception(), cancelled=call.cancelled)
-            self._port.tell("call_ended", call.handler.call, to=reversed(call.handler.observers))
+            self._port.tell_ended(call.handler, sys.exception(), cancelled=call.cancelled)
         if call.detached:
             self._port.session.receiver.detached -= 1
             if call in self._detached:

@@ -69,6 +69,11 @@ def batch_of(rows: Sequence[Element] | Sequence[Record], *places: str) -> pa.Rec
     return pa.RecordBatch.from_pydict(used, pa.schema([PACK_SCHEMA.field(name) for name in used]))
 
 
+def packs_of(rows: Sequence[Element]) -> Iterator[Pack]:
+    """Return rows in packs of a size that a log takes."""
+    return map(pack_of, divided(batch_of(rows)))
+
+
 def pack_elements(rows: Sequence[Element]) -> Pack:
     return pack_of(batch_of(rows))
 

@@ -30,9 +30,7 @@ from rsocket_trio.replay.elements import Element, Pack, Record, arrow
 from rsocket_trio.replay.errors import NotStaged, PositionExpired
 from rsocket_trio.replay.kafka_client import Rows, TransactionalProducer, twice
 from rsocket_trio.replay.kafka_log import KafkaLog
-from rsocket_trio.replay.ledger import Attempt, Commit, CommitRequest, Ledger, Sink, StagedAttempt
-from rsocket_trio.replay.log import ReplayableLog
-from rsocket_trio.replay.sqlite_log import Log
+from rsocket_trio.replay.ledger import Attempt, Commit, Ledger, Sink, StagedAttempt
 from rsocket_trio.replay.tables import OVERHEAD, bodies_of, count, stored
 
 if TYPE_CHECKING:
@@ -66,14 +64,17 @@ class KafkaLedger(Ledger):
     none. Several servers may have ledgers of the same topics: a batch counts once, wherever it is committed. What is
     staged is in a topic of its own, that of the batches with ``.staged`` behind it: any server commits what any other
     has staged. ``limits`` are those of ``Ledger``, for what is staged by this server. A commit takes at most
-    ``commit_seconds``, and that is how long readers of the log wait for one whose server died. The ledger opens ``log``
-    and leaves it open.
+    ``commit_seconds``, and that is how long readers of the log wait for one whose server died; it raises ``NotWritten``
+    if it is not known in time whether the batch counts. The ledger opens ``log`` and leaves it open.
     """
 
     log: KafkaLog
 
     def __init__(self, log: KafkaLog, topic: str | None = None, *, commit_seconds: float = 60.0, **limits: Any) -> None:
-        super().__init__(log, **limits)  # type: ignore[arg-type]  # another kind than the base class takes
+        if not isinstance(log, KafkaLog):
+            raise TypeError(f"a KafkaLedger writes to a KafkaLog, not to a {type(log).__name__}")
+        super().__init__(**{"staged_bytes": 2**30, **limits})
+        self.log = log
         self.topic = topic or f"{log.topic}.batches"
         self._commit_seconds = commit_seconds
         self._id = uuid.uuid4().hex
@@ -86,12 +87,6 @@ class KafkaLedger(Ledger):
         self._read_to: dict[int, int] = {}
         self._notes: dict[tuple[str, str], AttemptNote] = {}
         self._committing, self._opening = trio.Lock(), trio.Lock()
-
-    def _tables_of(self, log: ReplayableLog) -> Log:
-        if not isinstance(log, KafkaLog):
-            raise TypeError(f"a KafkaLedger writes to a KafkaLog, not to a {type(log).__name__}")
-        self.log = log
-        return Log()
 
     # Opening and closing
 
@@ -143,15 +138,15 @@ class KafkaLedger(Ledger):
         for key, content in contents:
             sink, separator, attempt = key.partition(SEPARATOR)
             if isinstance(content, Sink):
-                self._remember(connection, content)
                 with suppress(NotStaged):
-                    ledger.check_epoch(connection, sink, content.batch, content.epoch)
+                    Sink.called(connection, sink).plan(connection, content.batch, content.epoch)
+                self._remember(connection, content)
             elif content is not None:
                 row = content.row
                 with suppress(NotStaged):  # then its batch was planned anew
-                    ledger.check_epoch(connection, sink, row.batch, row.epoch)
+                    Sink.called(connection, sink).plan(connection, row.batch, row.epoch)
                     self._keep(content)
-                    if Attempt.called(connection, attempt) is None:
+                    if not Attempt.where(connection, "WHERE sink = ? AND attempt = ?", sink, attempt):
                         number = -count(connection, "attempts")
                         attrs.evolve(row, number=number, earliest=row.latest, bytes=0, sealed=1).save(connection)
             elif separator and self._notes.pop((sink, attempt), None) is not None:
@@ -179,19 +174,15 @@ class KafkaLedger(Ledger):
             finally:
                 await producer.aclose()
 
-    async def commit(self, sink: str, batch: int, attempts: Mapping[str, int], **terms: Any) -> Commit:
-        """Promote ``attempts`` of ``sink`` as ``batch`` in one transaction of Kafka; ``terms`` as in ``Ledger.commit``.
+    async def _commit(self, wanted: Sink, attempts: Mapping[str, int], *, take_over: bool) -> Commit:
+        return await twice(partial(self._commit_once, wanted, attempts, take_over))
 
-        Raise ``NotWritten`` if it is not known in time whether the batch counts, and ``Rejected`` if no broker answers.
-        """
-        ledger.check_plan([sink, *attempts], terms.get("query"), batch=batch, epoch=terms.get("epoch"))
-        return await twice(partial(self._commit_once, CommitRequest(sink, batch, attempts, **terms)))
-
-    async def _commit_once(self, request: CommitRequest) -> Commit:
-        sink, batch = request.sink, request.batch
+    async def _commit_once(self, wanted: Sink, named: Mapping[str, int], take_over: bool) -> Commit:
+        sink, batch = wanted.sink, wanted.batch
         async with self._taken_over(sink) as producer:
-            end = await self._attempts._settled_end(0) if request.attempts else 0
-            next_sink, attempts = await self._tables._change(partial(self._checked, request=request))
+            end = await self._attempts._settled_end(0) if named else 0
+            check = partial(self._checked, wanted=wanted, attempts=named, take_over=take_over)
+            next_sink, attempts = await self._tables._change(check)
             if next_sink is None:
                 return Commit(promoted=False, rows=0, last=batch)
             too_old = self._too_old(self._seconds)
@@ -202,7 +193,7 @@ class KafkaLedger(Ledger):
                 if other == sink and (note.row.batch == batch or note.row.time <= too_old)
             ]
             contents: dict[str, Content] = {sink: next_sink}
-            for name in (*request.attempts, *gone, *[""] * request.once):
+            for name in (*named, *gone, *[""] * wanted.once):
                 contents[f"{sink}{SEPARATOR}{name}"] = None
             texts = {
                 key: None if content is None else msgspec.json.encode(content) for key, content in contents.items()

@@ -56,12 +56,6 @@ class PackFormats(msgspec.Struct):
     pack: list[str]
 
 
-class Epoch(msgspec.Struct):
-    """An epoch that a sink has given out."""
-
-    epoch: int
-
-
 @attrs.define
 class Report:
     """The outcome of a delivery: the number of rows that the server refused, and the reason for the first.
@@ -324,8 +318,7 @@ async def commit(
     Raise ``SinkError`` when the server does not have them, the sink is another query's, or it has a later batch.
     """
     route = options.route + ".commit"
-    named = [{"attempt": name, "rows": rows} for name, rows in attempts]
-    question: dict[str, object] = {"sink": sink, "batch": batch, "attempts": named, "once": once}
+    question: dict[str, object] = {"sink": sink, "batch": batch, "attempts": dict(attempts), "once": once}
     question |= {"query": query, "takeOver": options.take_over, "epoch": epoch}
     try:
         committed = await ask(pool, options, route, question, Commit)
@@ -361,8 +354,7 @@ async def next_epoch(pool: Pool, options: Options, sink: str) -> int | None:
     What is staged with a higher epoch takes the place of what a writer that was killed has staged for the same batch.
     Raise ``SinkError`` if the server can't be reached.
     """
-    answer = await _ask_if_known(pool, options, ".epoch", {"sink": sink}, Epoch)
-    return None if answer is None else answer.epoch
+    return await _ask_if_known(pool, options, ".epoch", {"sink": sink}, int)
 
 
 async def _ask_if_known(

@@ -260,9 +260,8 @@ async def acknowledge(pool: Pool, options: Options, ends: Mapping[int, int]) -> 
     A named reader waits for the answer: a server refuses one reader too many.
     """
     assert options.ack_route is not None
-    named = {} if options.reader is None else {"reader": options.reader}
-    positions = {str(partition): ends[partition] for partition in sorted(ends)}
-    data, route = json.dumps(positions | named).encode(), options.ack_route
+    said = {"ends": dict(sorted(ends.items())), "reader": options.reader}
+    data, route = json.dumps(said).encode(), options.ack_route
     try:
         with trio.fail_after(options.read_timeout):
             async with pool.connection(target_of(options)) as connection:

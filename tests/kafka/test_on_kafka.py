@@ -335,7 +335,7 @@ async def test_a_later_planning_of_a_batch_is_the_only_one_at_every_server(broke
         unfinished = await a.begin("s", "unfinished", 0, batch=0, epoch=early)
         await stage(b, "s", "late", [b"late"], batch=0, epoch=late)
         for ledger in (a, b):
-            with pytest.raises(NotStaged, match=f"batch 0 of sink s is written by epoch {late}, which was planned"):
+            with pytest.raises(NotStaged, match=f"batch 0 of sink .s. is written by epoch {late}, which was planned"):
                 await ledger.commit("s", 0, {"early": 1}, epoch=early)
         with pytest.raises(NotStaged, match="planned after this one"):
             await unfinished.seal()

@@ -59,8 +59,8 @@ def served(
     needs_life = handler.requires is not None or has_credentials or deadline < math.inf
     observers: tuple[CallObserver, ...] = ()
     if interceptors and not needs_life:
-        if refusal is None and handler.kind is not Kind.INLINE and only_observe(interceptors):
-            observers = interceptors  # told by the task of the call, with nothing round it
+        if refusal is None and only_observe(interceptors):
+            observers = interceptors  # told by who runs the handler, with nothing round it
         else:
             needs_life = True
     if refusal is not None and not needs_life:
