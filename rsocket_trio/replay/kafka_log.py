@@ -14,14 +14,13 @@ import attrs
 import trio
 
 from rsocket_trio.replay import elements, kafka_client
-from rsocket_trio.replay.elements import FOREVER, RECORD_METADATA, Element, Pack, Record, arrow, prepared
+from rsocket_trio.replay.elements import RECORD_METADATA, Element, Pack, Record, arrow, prepared
 from rsocket_trio.replay.errors import PositionExpired, TopicGone
 from rsocket_trio.replay.kafka_client import CONSUMER, PAUSE, Cluster, Rows, Topic, TransactionalProducer, kafka
 from rsocket_trio.replay.log import READ_BYTES, Appending, AppendQueue, ReplayableLog
 from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from confluent_kafka import Message
 
 T = TypeVar("T")
@@ -34,80 +33,46 @@ LOOK_SECONDS = 0.02
 """Seconds between two looks for new records while readers wait."""
 POLL_SECONDS = 0.1
 """Seconds that a consumer blocks its thread while nothing comes: a cancelled reader waits for it."""
-KEPT_BLOCKS = 2
-"""Blocks by consumer that are kept for readers that follow close behind."""
-MAX_BLOCK_MESSAGES = 10_000
-"""Messages of a block, at most; what a consumer has fetched ahead limits its bytes."""
+KEPT_FETCHES = 2
+"""Fetches by consumer whose packs are kept for readers that follow close behind."""
 MAX_GAP_POSITIONS = 2**30
 """Positions that one pack leaves out, at most."""
 
 
-# Blocks of records, as columns of Arrow
-
-
-@attrs.frozen(eq=False)
-class Block:
-    """The records of a partition from ``start`` to below ``end``: those at ``offsets``, whose columns ``batch`` has."""
-
-    start: int
-    end: int
-    offsets: list[int]
-    batch: pa.RecordBatch
-
-
-def block_of(start: int, messages: list[Message]) -> Block:
-    """Return the block of messages, among which the end of the partition may be."""
-    kind, end = kafka().Message, start
-    if any(map(kind.error, messages)):
-        eof = kafka().KafkaError._PARTITION_EOF
-        end = max(
-            start,
-            *[message.offset() or 0 for message in messages if (error := message.error()) and error.code() == eof],
-            0,
-        )
-        messages = [message for message in messages if message.error() is None]
-    offsets: list[int] = list(map(kind.offset, messages))
-    columns: dict[str, Sequence[Any]] = {
-        "data": list(map(kind.value, messages)),
-        "key": list(map(kind.key, messages)),
-        "headers": list(map(kind.headers, messages)),
-        "timestamp": [time * 1000 if time >= 0 else None for _, time in map(kind.timestamp, messages)],
-    }
-    return columnar(start, max(end, offsets[-1] + 1 if offsets else 0), offsets, columns)
-
-
-def columnar(start: int, end: int, offsets: list[int], columns: Mapping[str, Sequence[Any]]) -> Block:
+def packs_of(start: int, end: int, messages: Sequence[Message]) -> Iterator[Pack]:
+    """Yield packs of the records among messages; they span all positions from ``start`` to below ``end``."""
     import pyarrow as pa
 
-    headers = columns.get("headers", ())
-    others = [[pair for pair in row or () if pair[0] != RECORD_METADATA] or None for row in headers]
-    metadata = [dict(row or ()).get(RECORD_METADATA) for row in headers]
-    columns = {"position": offsets, **columns, **({"metadata": metadata, "headers": others} if any(headers) else {})}
-    arrays = {name: pa.array(values, arrow().PACK_SCHEMA.field(name).type) for name, values in columns.items()}
-    return Block(start, end, offsets, pa.RecordBatch.from_pydict(arrays))
-
-
-def pack_block(block: Block, start: int, end: int | None, max_bytes: int) -> Iterator[Pack]:
-    """Yield packs of the records of a block from ``start`` to below ``end``, about ``max_bytes`` together.
-
-    They span all positions from ``start`` to the end of the last record, or to where nothing else is.
-    """
-    stop = min(block.end, FOREVER if end is None else end)
-    low, high = bisect_left(block.offsets, start), bisect_left(block.offsets, stop)
-    while start < stop and max_bytes > 0:
-        rows = min(high - low, elements.PACK_ROWS)
-        while rows > 1 and block.batch.slice(low, rows).nbytes > min(elements.PACK_BYTES, max_bytes):
-            rows //= 2
-        last = min(stop if low + rows == high else block.offsets[low + rows - 1] + 1, start + MAX_GAP_POSITIONS)
-        after = bisect_left(block.offsets, last, low, low + rows)
-        part = block.batch.slice(low, after - low)
-        columns = dict(zip(part.schema.names, part.columns, strict=True))
-        has_gaps = last - start != part.num_rows
+    kind = kafka().Message
+    rows = [message for message in messages if message.error() is None and (message.offset() or 0) < end]
+    offsets = list(map(kind.offset, rows))
+    headers = list(map(kind.headers, rows))
+    columns: dict[str, list[Any]] = {
+        "position": offsets,
+        "data": list(map(kind.value, rows)),
+        "key": list(map(kind.key, rows)),
+        "timestamp": [time * 1000 if time >= 0 else None for _, time in map(kind.timestamp, rows)],
+    }
+    if any(headers):
+        columns["metadata"] = [dict(pairs or ()).get(RECORD_METADATA) for pairs in headers]
+        columns["headers"] = [[pair for pair in pairs or () if pair[0] != RECORD_METADATA] or None for pairs in headers]
+    schema = pa.schema([arrow().PACK_SCHEMA.field(name) for name in columns])
+    batch = pa.RecordBatch.from_pydict(columns, schema)
+    offsets.append(end)
+    low = 0
+    while start < end:
+        high = min(low + elements.PACK_ROWS, len(rows))
+        while high > low + 1 and batch.slice(low, high - low).nbytes > elements.PACK_BYTES:
+            high = (low + high) // 2
+        after = min(offsets[high], start + MAX_GAP_POSITIONS)
+        high = bisect_left(offsets, after, low, high)
+        part = batch.slice(low, high - low)
+        contents = dict(zip(columns, part.columns, strict=True))
+        has_gaps = after - start != part.num_rows
         if not has_gaps:
-            del columns["position"]
-        yield arrow().pack_of(columns, count=last - start, position=start, has_gaps=has_gaps)
-        max_bytes -= part.nbytes
-        low, start = after, last
+            del contents["position"]
+        yield arrow().pack_of(contents, count=after - start, position=start, has_gaps=has_gaps)
+        low, start = high, after
 
 
 @attrs.define(eq=False)
@@ -157,9 +122,9 @@ class KafkaLog(ReplayableLog):
         self._wanted = partitions
         self._replication = replication
         self._limiter = trio.CapacityLimiter(consumers)
-        # The consumer that was idle for longest first, and the blocks that were fetched last.
+        # The consumer that was idle for longest first, and the packs that were fetched last, with their partitions.
         self._idle = [PartitionConsumer() for _ in range(consumers)]
-        self._blocks: deque[tuple[int, Block]] = deque(maxlen=KEPT_BLOCKS * consumers)
+        self._packs: deque[tuple[int, list[Pack]]] = deque(maxlen=KEPT_FETCHES * consumers)
         self._bounds: dict[int, tuple[int, int]] = {}
         self._seen = Topic()
         self._looks = 0
@@ -207,7 +172,7 @@ class KafkaLog(ReplayableLog):
         for consumer in self._idle:
             if consumer.client is not None:
                 await trio.to_thread.run_sync(consumer.client.close)
-        self._blocks.clear()
+        self._packs.clear()
         await self._producer.aclose()
         async with self._looking:
             await trio.to_thread.run_sync(self._cluster.close)
@@ -293,47 +258,42 @@ class KafkaLog(ReplayableLog):
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Pack]:
         self.check_range(partition, start, None)
+        await trio.lowlevel.checkpoint()
         latest = self._bounds[partition][1]
-        if start == latest:
-            await trio.lowlevel.checkpoint()
+        stop = latest if end is None else min(end, latest)
+        if start >= stop:
             return iter(())
+        if (pack := self._kept(partition, start, stop)) is None:
+            async with self._limiter:
+                # Another reader of the same place may have fetched it meanwhile.
+                pack = self._kept(partition, start, stop) or await self._fetched(partition, start, stop)
+        return iter((pack,))
+
+    def _kept(self, partition: int, start: int, stop: int) -> Pack | None:
+        self._check_closed()
+        kept = (pack for place, packs in self._packs if place == partition for pack in packs)
+        return next((pack for pack in kept if pack.position == start and pack.end <= stop), None)
+
+    async def _fetched(self, partition: int, start: int, stop: int) -> Pack:
+        """Return the next rows from ``start`` to below ``stop``, and keep those behind them.
+
+        Raise ``PositionExpired`` if the offset is not there any more, ``Rejected`` if no broker answers.
+        """
+        consumer = next((idle for idle in self._idle if idle.place == (partition, start)), self._idle[0])
+        self._idle.remove(consumer)
+        fetch = partial(self._fetch, consumer, partition, start, stop)
         try:
-            block = await self._block(partition, start, latest)
+            packs = await self._cluster.ask(fetch, f"partition {partition} of topic {self.topic!r} at {start}")
         except PositionExpired:
             await self._refresh()  # raises if the topic is another one by now
             raise
-        return pack_block(block, start, latest if end is None else min(end, latest), max_bytes)
+        finally:
+            self._idle.append(consumer)
+        self._packs.append((partition, packs))
+        return packs[0]
 
-    async def _block(self, partition: int, start: int, latest: int) -> Block:
-        """Return a block that begins at or before ``start`` and ends behind it.
-
-        Wait until something is there; nothing is fetched ahead beyond ``latest``. Raise ``PositionExpired`` if the
-        offset is not there any more, ``Rejected`` if no broker answers, ``trio.ClosedResourceError`` once it is closed.
-        """
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if (block := self._kept(partition, start)) is not None:
-            return block
-        async with self._limiter:
-            # Another reader of the same place may have fetched it meanwhile.
-            if (block := self._kept(partition, start)) is None:
-                consumer = next((idle for idle in self._idle if idle.place == (partition, start)), self._idle[0])
-                self._idle.remove(consumer)
-                fetch = partial(self._fetch, consumer, partition, start, latest)
-                try:
-                    block = await self._cluster.ask(fetch, f"partition {partition} of topic {self.topic!r} at {start}")
-                finally:
-                    self._idle.append(consumer)
-                self._blocks.append((partition, block))
-        return block
-
-    def _kept(self, partition: int, start: int) -> Block | None:
-        self._check_closed()
-        return next(
-            (block for place, block in self._blocks if place == partition and block.start <= start < block.end), None
-        )
-
-    def _fetch(self, consumer: PartitionConsumer, partition: int, start: int, latest: int) -> Block:
-        """Return the next records from ``start`` on. Raise ``KafkaException`` if none came in time. It blocks."""
+    def _fetch(self, consumer: PartitionConsumer, partition: int, start: int, stop: int) -> list[Pack]:
+        """Return packs from ``start`` to below ``stop``. Raise ``KafkaException`` if none came in time. It blocks."""
         self._check_closed()
         if consumer.client is None:
             consumer.client = self._cluster.client(kafka().Consumer, CONSUMER, isolation_level="read_committed")
@@ -342,21 +302,23 @@ class KafkaLog(ReplayableLog):
         # What fails below may have taken messages that nobody gets.
         consumer.place = None
         # The others are those that are here already: without a timeout it does not wait for more.
-        messages = consumer.client.consume(1, POLL_SECONDS) + consumer.client.consume(MAX_BLOCK_MESSAGES, 0)
+        most = min(stop - start, elements.PACK_ROWS) - 1
+        messages = consumer.client.consume(1, POLL_SECONDS) + consumer.client.consume(most, 0)
         for error in filter(None, map(kafka().Message.error, messages)):
             if kafka_client.is_any(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
                 raise PositionExpired(f"position {start} of partition {partition} is gone")
             if not kafka_client.is_any(error, "_PARTITION_EOF"):
                 raise kafka().KafkaException(error)
-        block = block_of(start, messages)
-        if block.end < latest:
-            consumer.place = (partition, block.end)
+        # Behind the last record, or where the end of the partition is.
+        behind = max([start, *[(last.offset() or 0) + (last.error() is None) for last in messages[-1:]]])
+        if behind < self._bounds[partition][1]:
+            consumer.place = (partition, behind)
         else:
             # It would ask the broker for more all the time.
             consumer.client.unassign()
-        if block.end == start:
-            raise kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT, "no records came"))
-        return block
+        if behind == start:
+            raise kafka_client.timed_out("no records came")
+        return list(packs_of(start, min(behind, stop), messages))
 
     async def _settled_end(self, partition: int, *, stable: bool = False) -> int:
         """Return the end of what was written before this call, once all of it can be read or never will be.
