@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import uuid
 from bisect import bisect_left
 from collections import deque
@@ -16,7 +15,7 @@ import trio
 from rsocket_trio.replay import elements, kafka_client
 from rsocket_trio.replay.elements import RECORD_METADATA, Element, Pack, Record, arrow, prepared
 from rsocket_trio.replay.errors import PositionExpired, TopicGone
-from rsocket_trio.replay.kafka_client import CONSUMER, PAUSE, Cluster, Rows, Topic, TransactionalProducer, kafka
+from rsocket_trio.replay.kafka_client import CONSUMER, Cluster, Rows, Topic, TransactionalProducer, failed, kafka
 from rsocket_trio.replay.log import READ_BYTES, Appending, AppendQueue, ReplayableLog
 from rsocket_trio.tools.parking_lot import ParkingLot
 
@@ -27,8 +26,6 @@ T = TypeVar("T")
 
 APPEND_SECONDS = 15.0
 """Seconds after which the broker aborts an append whose server is gone: so long it keeps readers waiting."""
-GONE_SECONDS = 2.0
-"""Seconds for which a topic that was there is looked for before it is gone: a broker may be about to learn of it."""
 LOOK_SECONDS = 0.02
 """Seconds between two looks for new records while readers wait."""
 POLL_SECONDS = 0.1
@@ -129,7 +126,6 @@ class KafkaLog(ReplayableLog):
         self._seen = Topic()
         self._looks = 0
         self._looking = trio.Lock()
-        self._opening = trio.Lock()
         self._changed = ParkingLot()
         self._producer = TransactionalProducer(self._cluster, f"rsocket-trio.{topic}.{uuid.uuid4()}", APPEND_SECONDS)
         self._appends = AppendQueue(self._write)
@@ -146,18 +142,6 @@ class KafkaLog(ReplayableLog):
 
     async def open(self) -> None:
         """Open the log; later calls learn the present bounds, so that every request does."""
-        self._check_closed()
-        async with self._opening:
-            if not self._bounds:
-                try:
-                    self._seen = await self._find_topic()
-                    await self._refresh()
-                except BaseException:
-                    # Raised again at once: a log that was not opened is not closed either, and leaves no client behind.
-                    with trio.CancelScope(shield=True):
-                        await trio.to_thread.run_sync(self._cluster.close)
-                    raise
-                return
         await self._refresh()
 
     async def aclose(self) -> None:
@@ -200,51 +184,45 @@ class KafkaLog(ReplayableLog):
                 f"Kafka at {self._cluster.servers} has no topic {self.topic!r}: give a number of partitions to make it"
             )
         await self._ask("to make topic", self._cluster.make, self._wanted, self._replication, self._config)
-        return await self._ask("the new topic", self._cluster.made, self._wanted)
+        return await self._ask("the new topic", self._cluster.describe, self._wanted)
 
     def partitions(self) -> Sequence[int]:
         return range(len(self._bounds))
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        self._find(partition)
-        return self._bounds[partition]
-
-    def _find(self, partition: int) -> None:
         self._check_closed()
         if not self._bounds:
             raise trio.ClosedResourceError("the log is not open: use it under 'async with'")
         self._check_partition(partition, len(self._bounds))
+        return self._bounds[partition]
 
     async def _refresh(self) -> None:
         """Learn the bounds as they are now, or later: calls at the same time share a request.
 
+        The first call finds the topic.
         Raise ``Rejected`` if no broker answers, ``TopicGone`` if the topic is not there, or was made anew.
         """
+        self._check_closed()
         ticket = self._looks
         async with self._looking:
-            if self._looks > ticket:
+            if self._looks > ticket and self._bounds:
                 return  # a look that began after this call has ended
             self._looks += 1
-            bounds = await self._look()
+            try:
+                if not self._bounds:
+                    self._seen = await self._find_topic()
+                topic, bounds = await self._ask("the bounds of topic", self._cluster.look, self._seen)
+            except BaseException:
+                # Raised again at once: a log that was not opened is not closed either, and leaves no client behind.
+                if not self._bounds:
+                    with trio.CancelScope(shield=True):
+                        await trio.to_thread.run_sync(self._cluster.close)
+                raise
+            self._is_other = topic.id != self._seen.id
+            self._check_closed()
             if bounds != self._bounds:
                 self._bounds = bounds
                 self._changed.wake_all()
-
-    async def _look(self) -> dict[int, tuple[int, int]]:
-        """Return the bounds as they are now. Raise as `_refresh` does."""
-        missing_since = math.inf
-        while True:
-            topic, bounds = await self._ask("the bounds of topic", self._cluster.look, self._seen)
-            if topic.id != self._seen.id and topic.partitions:
-                self._is_other = True
-                self._check_closed()
-            if bounds:
-                return bounds
-            if not topic.partitions:
-                missing_since = min(missing_since, trio.current_time())
-                if trio.current_time() >= missing_since + GONE_SECONDS:
-                    raise TopicGone(f"topic {self.topic!r} is gone")
-            await trio.sleep(PAUSE)
 
     # Reading
 
@@ -296,7 +274,8 @@ class KafkaLog(ReplayableLog):
         """Return packs from ``start`` to below ``stop``. Raise ``KafkaException`` if none came in time. It blocks."""
         self._check_closed()
         if consumer.client is None:
-            consumer.client = self._cluster.client(kafka().Consumer, CONSUMER, isolation_level="read_committed")
+            settings = {"isolation.level": "read_committed"}
+            consumer.client = self._cluster.client(kafka().Consumer, CONSUMER, settings)
         if consumer.place != (partition, start):
             consumer.client.assign([kafka().TopicPartition(self.topic, partition, start)])
         # What fails below may have taken messages that nobody gets.
@@ -317,43 +296,38 @@ class KafkaLog(ReplayableLog):
             # It would ask the broker for more all the time.
             consumer.client.unassign()
         if behind == start:
-            raise kafka_client.timed_out("no records came")
+            raise failed("_TIMED_OUT", "no records came")
         return list(packs_of(start, min(behind, stop), messages))
 
-    async def _settled_end(self, partition: int, *, stable: bool = False) -> int:
-        """Return the end of what was written before this call, once all of it can be read or never will be.
-
-        Wait for transactions that are open, or with ``stable`` leave out what they and later ones write.
-        """
-        end = await self._ask("the end of topic", self._cluster.end, partition, stable)
+    async def _settled_end(self, partition: int) -> int:
+        """Return the end of what was written before this call, once all of it can be read or never will be."""
+        latest = kafka().admin.OffsetSpec.latest()
+        end = (await self._ask("the end of topic", self._cluster.offsets, [partition], latest, False))[partition]
         await self.wait_beyond(partition, end - 1)
         return end
 
     async def wait_beyond(self, partition: int, position: int) -> None:
-        self._find(partition)
         await trio.lowlevel.checkpoint()
-        while self._bounds[partition][1] <= position:
+        while self.bounds(partition)[1] <= position:
             await self._refresh()
-            if self._bounds[partition][1] <= position:
+            if self.bounds(partition)[1] <= position:
                 with trio.move_on_after(LOOK_SECONDS):
                     # ``refresh`` wakes it, an append, and ``aclose``.
                     await self._changed.park()
 
     async def position_at(self, partition: int, timestamp: int) -> int:
-        self._find(partition)
+        self.bounds(partition)
         # Kafka counts milliseconds: a record of the same millisecond may be older.
-        milliseconds = max(-(-timestamp // 1000), 0)
-        position = await self._ask(f"the time {timestamp} of topic", self._cluster.at_time, partition, milliseconds)
+        time = kafka().admin.OffsetSpec.for_timestamp(max(-(-timestamp // 1000), 0))
+        found = await self._ask(f"the time {timestamp} of topic", self._cluster.offsets, [partition], time)
         await self._refresh()
-        earliest, latest = self._bounds[partition]
-        return latest if position < 0 else min(max(position, earliest), latest)
+        earliest, latest = self.bounds(partition)
+        return latest if found[partition] < 0 else min(max(found[partition], earliest), latest)
 
     async def trim(self, partition: int, before: int) -> None:
         earliest, latest = self.bounds(partition)
-        if before <= earliest:
-            await trio.lowlevel.checkpoint()
-            return
-        await self._ask("to delete records of topic", self._cluster.delete_below, partition, min(before, latest))
+        if before > earliest:
+            await self._ask("to delete records of topic", self._cluster.delete_below, partition, min(before, latest))
         await self._refresh()
 
     # Writing: one task at a time writes, in one transaction, all that others appended meanwhile
@@ -367,7 +341,7 @@ class KafkaLog(ReplayableLog):
         """
         await trio.lowlevel.checkpoint()
         for partition in elements:
-            self._find(partition)
+            self.bounds(partition)
         own = Appending({partition: prepared(group) for partition, group in elements.items()}, at)
         return await self._appends.append(own)
 

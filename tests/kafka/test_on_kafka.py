@@ -50,9 +50,8 @@ def producer(broker: Broker, name: str | None = None) -> Producer:
 
 
 async def everything(log: KafkaLog, partition: int = 0, start: int = 0) -> list[Record]:
-    end = await trio.to_thread.run_sync(log._cluster.end, log.topic, partition)
     # A commit returns before its records can be read.
-    await log.wait_beyond(partition, end - 1)
+    end = await log._settled_end(partition)
     return [record async for record in log.read(partition, start, end)]
 
 
@@ -348,6 +347,42 @@ async def test_a_later_planning_of_a_batch_is_the_only_one_at_every_server(broke
             with pytest.raises(NotStaged):
                 await c.commit("s", 0, {}, epoch=early)
         assert [record.data for record in await everything(log)] == [b"late", b"more"]
+
+
+async def test_an_epoch_that_has_only_staged_is_known_to_all_servers_and_after_a_restart(
+    broker: Broker, topic: str
+) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log:
+        async with KafkaLedger(log) as a, KafkaLedger(log) as b:
+            early, late = await a.epoch("s"), await b.epoch("s")
+            await stage(b, "s", "early", [b"early"], batch=0, epoch=early)
+            await a.begin("s", "unfinished", 0, batch=0, epoch=late)
+            await everything(b._batches, b._place_of("s"))
+            with pytest.raises(NotStaged, match=f"batch 0 of sink s is written by epoch {late}, which was planned"):
+                await b.begin("s", "more", 0, batch=0, epoch=early)
+            assert b.staged == []
+        async with KafkaLedger(log) as c:
+            with pytest.raises(NotStaged, match="planned after this one"):
+                await c.begin("s", "more", 0, batch=0, epoch=early)
+            with pytest.raises(NotStaged, match="planned after this one"):
+                await c.commit("s", 0, {}, epoch=early)
+            await stage(c, "s", "late", [b"late"], batch=0, epoch=late)
+            assert (await c.commit("s", 0, {"late": 1}, epoch=late)).promoted
+        assert [record.data for record in await everything(log)] == [b"late"]
+
+
+async def test_attempts_that_are_too_old_are_forgotten_with_the_next_opening(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log:
+        async with KafkaLedger(log) as ledger:
+            ledger._clock = lambda: 1_000_000
+            await stage(ledger, "s", "old", [b"old"])
+            place = ledger._place_of("s")
+        async with KafkaLedger(log) as ledger:
+            await everything(ledger._batches, place)
+        async with KafkaLedger(log) as ledger:
+            assert ledger.staged == []
+            notes = [(record.key, record.data is None) for record in await everything(ledger._batches, place)]
+        assert notes == [(b"s\0old", False), (b"s\0old", True)]
 
 
 async def test_a_commit_of_rows_that_are_gone_writes_nothing(broker: Broker, topic: str) -> None:
