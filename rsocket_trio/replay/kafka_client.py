@@ -307,11 +307,11 @@ class TransactionalProducer(OpenedByBlock):
             try:
                 await self.open()
                 await trio.to_thread.run_sync(self._write, rows)
-            except Rejected as error:
-                raise NotWritten(f"nothing was written: {error}") from error
-            except BaseException:
+            except BaseException as error:
                 # Raised again at once: this producer can write nothing before the transaction has ended.
                 await self._drop()
+                if isinstance(error, Rejected):
+                    raise NotWritten(f"nothing was written: {error}") from error
                 raise
 
     async def aclose(self) -> None:

@@ -5,9 +5,9 @@ a transactional id. A server takes over that id before it commits, which ends or
 server, and reads the sink's last batch then: so it is known, and only one server at a time commits.
 
 What is staged is in a topic of attempts. When an attempt is complete, its row of ``attempts`` is written to the topic
-of batches: its key is the sink and the attempt, with a 0 between. So any server commits it; a commit deletes the rows
-of its attempts. The key of the last planning of a sink is the sink and a 0, its value the row of the first attempt that
-was begun for it. An epoch is the offset of a record without a value. All rows are in a database in memory, that of
+of batches: its key is the sink and the attempt, with a 0 between. So any server commits it; a commit deletes it. The
+row of the first attempt of an epoch is written when it is begun, with the sink and a 0 as its key: so no server forgets
+the epoch. An epoch is the offset of a record without a value. All these rows are in a database in memory, too, that of
 ``Ledger``.
 """
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 BATCH_PARTITIONS = 8
 """Partitions of a topic of batches that is made here: an unfinished commit holds up sinks of its own only."""
 SEPARATOR = "\0"
-"""Between a sink and an attempt in the key of a note."""
+"""Between a sink and an attempt in the key of a record."""
 
 
 Content: TypeAlias = Sink | Attempt | None
