@@ -34,7 +34,7 @@ from rsocket_trio.replay.kafka_log import KafkaLog
 from rsocket_trio.replay.ledger import Attempt, Commit, CommitRequest, Ledger, Sink, StagedAttempt
 from rsocket_trio.replay.log import ReplayableLog
 from rsocket_trio.replay.sqlite_log import Log
-from rsocket_trio.replay.tables import OVERHEAD, bodies_of, put, stored
+from rsocket_trio.replay.tables import OVERHEAD, bodies_of, count, stored
 
 if TYPE_CHECKING:
     from apsw import Connection
@@ -43,7 +43,6 @@ BATCH_PARTITIONS = 8
 """Partitions of a topic of batches that is made here: an unfinished commit holds up sinks of its own only."""
 SEPARATOR = "\0"
 """Between a sink and an attempt in the key of a record."""
-
 
 Content: TypeAlias = Sink | Attempt | None
 """The content of a record of the topic of batches: ``None`` for a deletion and for an epoch."""
@@ -94,11 +93,10 @@ class KafkaLedger(Ledger):
             if not self._places:
                 for log in (self.log, self._attempts, self._batches):
                     await log.open()
-                # The numbers of attempts are those of no other server.
-                first = secrets.randbits(62)
-                await self._tables._change(lambda connection: put(connection, "counters", "attempts", first))
                 for place in self._batches.partitions():
                     await self._learn(place, self._batches.bounds(place)[1])
+                # The numbers of attempts are those of no other server.
+                await self._tables._change(partial(count, name="attempts", by=secrets.randbits(60)))
                 self._places = self._batches.partitions()
                 # Attempts that were too old to be committed when they were read.
                 too_old = self._too_old(self._seconds)
@@ -163,12 +161,11 @@ class KafkaLedger(Ledger):
         async with self._committing, producer:
             await self._learn(place, await self._batches._settled_end(place))
             end = await self._attempts._settled_end(0) if request.attempts else 0
-            rivals = self._tables._ask("SELECT attempt FROM attempts WHERE sink = ? AND batch = ?", sink, batch)
             next_sink, attempts = await self._tables._change(partial(self._checked, request=request))
             if next_sink is None:
                 return Commit(promoted=False, rows=0, last=batch)
-            gone = {*request.attempts, *[attempt for (attempt,) in rivals], *[""] * request.once}
-            contents = [(sink, next_sink), *[(f"{sink}{SEPARATOR}{attempt}", None) for attempt in gone]]
+            gone = [f"{sink}{SEPARATOR}{attempt}" for attempt in (*request.attempts, *[""] * request.once)]
+            contents = [(sink, next_sink), *[(key, None) for key in gone]]
             records = [(place, encoded(*content)) for content in contents]
             with trio.CancelScope(shield=True):
                 await producer.write([Rows(self.log.topic, self._content(attempts, end)), Rows(self.topic, records)])

@@ -30,8 +30,6 @@ LOOK_SECONDS = 0.02
 """Seconds between two looks for new records while readers wait."""
 POLL_SECONDS = 0.1
 """Seconds that a consumer blocks its thread while nothing comes: a cancelled reader waits for it."""
-KEPT_FETCHES = 2
-"""Fetches by consumer whose packs are kept for readers that follow close behind."""
 MAX_GAP_POSITIONS = 2**30
 """Positions that one pack leaves out, at most."""
 
@@ -119,9 +117,10 @@ class KafkaLog(ReplayableLog):
         self._wanted = partitions
         self._replication = replication
         self._limiter = trio.CapacityLimiter(consumers)
-        # The consumer that was idle for longest first, and the packs that were fetched last, with their partitions.
+        # The consumer that was idle for longest first.
         self._idle = [PartitionConsumer() for _ in range(consumers)]
-        self._packs: deque[tuple[int, list[Pack]]] = deque(maxlen=KEPT_FETCHES * consumers)
+        # What was fetched last, with the partition, for readers that follow close behind.
+        self._packs: deque[tuple[int, list[Pack]]] = deque(maxlen=2 * consumers)
         self._bounds: dict[int, tuple[int, int]] = {}
         self._seen = Topic()
         self._looks = 0
@@ -141,8 +140,32 @@ class KafkaLog(ReplayableLog):
         return log
 
     async def open(self) -> None:
-        """Open the log; later calls learn the present bounds, so that every request does."""
-        await self._refresh()
+        """Open the log; later calls learn the bounds as they are now, or later, so that every request does.
+
+        Calls at the same time share a request. Raise ``Rejected`` if no broker answers, ``TopicGone`` if the topic is
+        not there any more, or was made anew.
+        """
+        self._check_closed()
+        ticket = self._looks
+        async with self._looking:
+            if self._looks > ticket and self._bounds:
+                return  # a look that began after this call has ended
+            self._looks += 1
+            try:
+                if not self._bounds:
+                    self._seen = await self._find_topic()
+                topic, bounds = await self._ask("the bounds of topic", self._cluster.look, self._seen)
+            except BaseException:
+                # Raised again at once: a log that was not opened is not closed either, and leaves no client behind.
+                if not self._bounds:
+                    with trio.CancelScope(shield=True):
+                        await trio.to_thread.run_sync(self._cluster.close)
+                raise
+            self._is_other = topic.id != self._seen.id
+            self._check_closed()
+            if bounds != self._bounds:
+                self._bounds = bounds
+                self._changed.wake_all()
 
     async def aclose(self) -> None:
         if self._closed:
@@ -167,7 +190,7 @@ class KafkaLog(ReplayableLog):
         if self._is_other:
             raise TopicGone(f"topic {self.topic!r} was made anew: positions of before mean nothing")
 
-    # Bounds, and the topic that they are of
+    # The topic, and its bounds
 
     async def _ask(self, what: str, function: Callable[..., T], *arguments: object) -> T:
         """Return what a request about the topic finds, as ``Cluster.ask`` does."""
@@ -195,34 +218,6 @@ class KafkaLog(ReplayableLog):
             raise trio.ClosedResourceError("the log is not open: use it under 'async with'")
         self._check_partition(partition, len(self._bounds))
         return self._bounds[partition]
-
-    async def _refresh(self) -> None:
-        """Learn the bounds as they are now, or later: calls at the same time share a request.
-
-        The first call finds the topic.
-        Raise ``Rejected`` if no broker answers, ``TopicGone`` if the topic is not there, or was made anew.
-        """
-        self._check_closed()
-        ticket = self._looks
-        async with self._looking:
-            if self._looks > ticket and self._bounds:
-                return  # a look that began after this call has ended
-            self._looks += 1
-            try:
-                if not self._bounds:
-                    self._seen = await self._find_topic()
-                topic, bounds = await self._ask("the bounds of topic", self._cluster.look, self._seen)
-            except BaseException:
-                # Raised again at once: a log that was not opened is not closed either, and leaves no client behind.
-                if not self._bounds:
-                    with trio.CancelScope(shield=True):
-                        await trio.to_thread.run_sync(self._cluster.close)
-                raise
-            self._is_other = topic.id != self._seen.id
-            self._check_closed()
-            if bounds != self._bounds:
-                self._bounds = bounds
-                self._changed.wake_all()
 
     # Reading
 
@@ -263,7 +258,7 @@ class KafkaLog(ReplayableLog):
         try:
             packs = await self._cluster.ask(fetch, f"partition {partition} of topic {self.topic!r} at {start}")
         except PositionExpired:
-            await self._refresh()  # raises if the topic is another one by now
+            await self.open()  # raises if the topic is another one by now
             raise
         finally:
             self._idle.append(consumer)
@@ -309,10 +304,10 @@ class KafkaLog(ReplayableLog):
     async def wait_beyond(self, partition: int, position: int) -> None:
         await trio.lowlevel.checkpoint()
         while self.bounds(partition)[1] <= position:
-            await self._refresh()
+            await self.open()
             if self.bounds(partition)[1] <= position:
                 with trio.move_on_after(LOOK_SECONDS):
-                    # ``refresh`` wakes it, an append, and ``aclose``.
+                    # ``open`` wakes it, an append, and ``aclose``.
                     await self._changed.park()
 
     async def position_at(self, partition: int, timestamp: int) -> int:
@@ -320,7 +315,7 @@ class KafkaLog(ReplayableLog):
         # Kafka counts milliseconds: a record of the same millisecond may be older.
         time = kafka().admin.OffsetSpec.for_timestamp(max(-(-timestamp // 1000), 0))
         found = await self._ask(f"the time {timestamp} of topic", self._cluster.offsets, [partition], time)
-        await self._refresh()
+        await self.open()
         earliest, latest = self.bounds(partition)
         return latest if found[partition] < 0 else min(max(found[partition], earliest), latest)
 
@@ -328,7 +323,7 @@ class KafkaLog(ReplayableLog):
         earliest, latest = self.bounds(partition)
         if before > earliest:
             await self._ask("to delete records of topic", self._cluster.delete_below, partition, min(before, latest))
-        await self._refresh()
+        await self.open()
 
     # Writing: one task at a time writes, in one transaction, all that others appended meanwhile
 
