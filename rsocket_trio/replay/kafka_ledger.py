@@ -166,10 +166,13 @@ class KafkaLedger(Ledger):
                 return Commit(promoted=False, rows=0, last=batch)
             gone = [f"{sink}{SEPARATOR}{attempt}" for attempt in (*request.attempts, *[""] * request.once)]
             contents = [(sink, next_sink), *[(key, None) for key in gone]]
-            records = [(place, encoded(*content)) for content in contents]
+            records = Rows(self.topic, [(place, encoded(*content)) for content in contents])
             with trio.CancelScope(shield=True):
-                await producer.write([Rows(self.log.topic, self._content(attempts, end)), Rows(self.topic, records)])
-                await self._tables._change(partial(self._apply, contents=contents))
+                await producer.write([Rows(self.log.topic, self._content(attempts, end)), records])
+                async with self._learning:
+                    # A stage may have learned of it meanwhile, and of later batches.
+                    if self._read_to[place] <= records.firsts[place]:
+                        await self._tables._change(partial(self._apply, contents=contents))
         self.log._changed.wake_all()
         return Commit(promoted=True, rows=sum(row.latest for row in attempts), last=batch)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from rsocket_trio.replay import (
     UnknownPartition,
 )
 from rsocket_trio.replay.elements import arrow
+from rsocket_trio.replay.kafka_client import Rows, TransactionalProducer
 from tests.blocks import page, snippets
 from tests.kafka.broker import Broker
 
@@ -369,6 +370,24 @@ async def test_an_epoch_that_has_only_staged_is_known_to_all_servers_and_after_a
             await stage(c, "s", "late", [b"late"], batch=0, epoch=late)
             assert (await c.commit("s", 0, {"late": 1}, epoch=late)).promoted
         assert [record.data for record in await everything(log)] == [b"late"]
+
+
+async def test_a_server_that_is_slow_behind_its_commit_forgets_no_later_batch_of_others(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(TransactionalProducer):
+        async def write(self, rows: Sequence[Rows]) -> None:
+            await super().write(rows)
+            monkeypatch.undo()
+            assert (await b.commit("s", 1, {})).promoted
+            await everything(a._batches, a._place_of("s"))
+            await a.begin("s", "next", 0)
+
+    async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as a, KafkaLedger(log) as b:
+        monkeypatch.setattr("rsocket_trio.replay.kafka_ledger.TransactionalProducer", Slow)
+        assert (await a.commit("s", 0, {})).promoted
+        assert (a.last("s"), b.last("s")) == (1, 1)
+        assert not (await a.commit("s", 1, {})).promoted
 
 
 async def test_attempts_that_are_too_old_are_forgotten_with_the_next_opening(broker: Broker, topic: str) -> None:
