@@ -12,7 +12,7 @@ import functools
 import inspect
 import typing
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from rsocket_trio.values import value
 
@@ -43,6 +43,13 @@ class Kind(enum.Enum):
     PUSH = "async function with an outgoing side"
 
 
+class CallObserver(Protocol):
+    """What is registered as an interceptor, and only hears how calls ended."""
+
+    def call_ended(self, call: Any) -> None:
+        """Hear of the end of a ``Call``. What it raises is logged."""
+
+
 @value
 class Handler:
     """A registered function, and what for: ``interaction`` is the decorator's name, ``route`` that of requests, and
@@ -50,11 +57,12 @@ class Handler:
 
     ``credit`` is what a channel's handler grants its requester. ``origin`` is the function that was registered, where
     ``function`` stands for it. ``call`` is the call that ``function`` serves, where it is of one call; with ``counts``
-    its payloads are counted. ``typed`` says what annotations ask for, ``pattern`` the parameters of the route,
-    ``requires`` who may call, ``around`` are interceptors of this handler alone, ``codecs`` chooses those for the
-    objects that ``function`` gives. ``plain`` says that nothing has to be done round the function. ``relay``, of a
-    handler that looks at nothing of its calls, hands a request on without a task: it takes the engine, the stream and
-    the request, and returns whether it did. With ``credentials`` it gets those that ``authenticate`` takes, too.
+    its payloads are counted, and ``observers`` hear of its end. ``typed`` says what annotations ask for, ``pattern``
+    the parameters of the route, ``requires`` who may call, ``around`` are interceptors of this handler alone,
+    ``codecs`` chooses those for the objects that ``function`` gives. ``plain`` says that nothing has to be done round
+    the function. ``relay``, of a handler that looks at nothing of its calls, hands a request on without a task: it
+    takes the engine, the stream and the request, and returns whether it did. With ``credentials`` it gets those that
+    ``authenticate`` takes, too.
     """
 
     function: Function
@@ -66,12 +74,13 @@ class Handler:
     origin: Function | None = None
     call: Any = None
     counts: bool = False
+    observers: tuple[CallObserver, ...] = ()
     typed: TypedForm | None = None
     pattern: RoutePattern | None = None
     requires: Requirement | None = None
     relay: Callable[..., bool] | None = None
     credentials: bool = False
-    around: tuple[Function, ...] = ()
+    around: tuple[Function | CallObserver, ...] = ()
     plain: bool = True
     codecs: CodecChoice | None = None
     pattern_text: str | None = None

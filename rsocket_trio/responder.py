@@ -24,7 +24,7 @@ import trio
 
 from rsocket_trio.connection.streams import Channel, Outgoing
 from rsocket_trio.errors import Rejected, readable
-from rsocket_trio.forms import Function, Handler, Requirement, checked, function_text, takes
+from rsocket_trio.forms import CallObserver, Function, Handler, Requirement, checked, function_text, takes
 from rsocket_trio.mux.stream_state import Interaction, checked_request_n
 from rsocket_trio.payload import PAYLOAD_LIKE, BytesLike, Payload
 from rsocket_trio.rsocket.frames import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
@@ -54,7 +54,7 @@ LeasePolicy = TypeVar("LeasePolicy", bound=Callable[[Setup], AsyncIterable[Lease
 ExtensionHandler = TypeVar("ExtensionHandler", bound=Callable[[int, bytes], None])
 ExtensionEntryHandler = TypeVar("ExtensionEntryHandler", bound=Callable[[str, Any], BytesLike | None])
 Interceptor = TypeVar(
-    "Interceptor", bound="Callable[[Call], AsyncIterable[None] | AbstractAsyncContextManager[object]]"
+    "Interceptor", bound="Callable[[Call], AsyncIterable[None] | AbstractAsyncContextManager[object]] | CallObserver"
 )
 Authenticator = TypeVar("Authenticator", bound=Callable[..., object])
 OnErrorHandler = TypeVar("OnErrorHandler", bound="Callable[[Exception, Call], object]")
@@ -87,7 +87,7 @@ class Responder:
 
             self.codecs = checked_codecs(codecs)
         self.auth_required = auth_required
-        self._interceptors: tuple[Function, ...] = ()
+        self._interceptors: tuple[Function | CallObserver, ...] = ()
         self._authenticator: Handler | None = None
         self._handlers: dict[tuple[Interaction, str | None], Handler] = {}
         self._specials: dict[str, Handler] = {}
@@ -244,7 +244,8 @@ class Responder:
 
     def around(self, function: Interceptor) -> Interceptor:
         """Run ``function`` round the life of every call that is served: an async generator function of the ``Call``
-        that yields once, or a function of it that returns an async context manager.
+        that yields once, a function of it that returns an async context manager, or an object that only hears of
+        calls, by a method ``call_ended(call)``.
 
         The first one registered is the outermost. What a handler raises is raised at the ``yield`` and passes through;
         another exception that is raised there replaces it. For a stream the block lasts as long as the stream.

@@ -111,15 +111,15 @@ async def in_steps(path: Path) -> None:
 async def write_on(path: Path, seconds: str) -> None:
     """Append packs without a pause; print seconds of the longest wait for a checkpoint and append, and the rows."""
     pack = Pack(arrow().pack_elements([Element(bytes(28))] * 8000).data, 8000)
-    checkpoint, waits = Log._checkpoint, [0.0]
+    reset, waits = Log._reset_wal, [0.0]
 
-    def timed(log: Log, *, begins_anew: bool) -> bool:
+    def timed(log: Log) -> bool:
         began = time.monotonic()
-        is_full = checkpoint(log, begins_anew=begins_anew)
+        is_full = reset(log)
         waits.append(time.monotonic() - began)
         return is_full
 
-    setattr(Log, "_checkpoint", timed)  # noqa: B010  # mypy takes no other way
+    setattr(Log, "_reset_wal", timed)  # noqa: B010  # mypy takes no other way
     longest, deadline = 0.0, trio.current_time() + float(seconds)
     async with Log(path, 2) as log:
         while (began := trio.current_time()) < deadline:

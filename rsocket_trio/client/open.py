@@ -306,10 +306,12 @@ def call_terms(options: StreamOptions[Any]) -> CallTerms:
         return PLAIN
     # Imported here, as what credentials need is elsewhere: a program of bytes loads nothing of services.
     from rsocket_trio.codecs import checked_codecs
-    from rsocket_trio.services.calls.context import as_interceptor
+    from rsocket_trio.services.calls.context import as_interceptor, only_observe
 
     interceptors = tuple(as_interceptor("around", function) for function in around)
-    return CallTerms(None if codecs is None else checked_codecs(codecs), interceptors, bool(options["deadlines"]))
+    deadlines, known = bool(options["deadlines"]), None if codecs is None else checked_codecs(codecs)
+    only_observed = bool(interceptors) and only_observe(interceptors) and not deadlines
+    return CallTerms(known, interceptors, deadlines, only_observed)
 
 
 async def _wait_until_open(connection: Connection, transport: Transport, time_limit: ConnectTimeout, uri: str) -> None:

@@ -198,6 +198,8 @@ class Dispatcher:
                 self._finish_in_task(stream, handler, payload, result, context)
                 return
             if stream.interaction is FIRE_AND_FORGET:
+                if handler.observers:
+                    engine.tell_ended(handler)
                 return
             if isinstance(result, PAYLOAD_LIKE):
                 reply = as_payload(result)
@@ -205,10 +207,15 @@ class Dispatcher:
                 reply = HandlerCall(engine, stream, handler, payload)._as_payload(result)
             if engine.session.outbox.has_room(reply):
                 engine.send_item(stream, reply, complete=True)
+                if handler.observers:
+                    handler.call._count_sent(1, reply.size)
+                    engine.tell_ended(handler)
                 return
         except Exception as error:
             # An error of the handler, or of an answer that can't be encoded.
             HandlerCall(engine, stream, handler, payload).fail(error)
+            if handler.observers:
+                engine.tell_ended(handler)
             return
 
         async def late() -> Payload:

@@ -6,7 +6,7 @@ import contextvars
 import math
 import sys
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -33,7 +33,7 @@ from rsocket_trio.errors import (
     fresh_copy,
     unsent_copy,
 )
-from rsocket_trio.forms import Function, Handler, Kind
+from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.session import Session, State
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, StreamState
@@ -143,7 +143,7 @@ class Engine(Timer):
         self.reconnector: Reconnector | None = None
         self._resume_scope: trio.CancelScope | None = None
         self.is_suspended = False
-        self.observers: tuple[Function, ...] = ()
+        self.observers: tuple[object, ...] = ()
         self.on_state: tuple[Callable[[], object], ...] = ()
         self.on_growth: Callable[[], object] | None = None
         """Called whenever something is queued while the session is suspended."""
@@ -235,13 +235,13 @@ class Engine(Timer):
 
     def tell_connected(self) -> None:
         """Tell the interceptors that hear of connections that this one is open. They hear of its faults and its end."""
-        around = dict.fromkeys((*self.responder._interceptors, *self.calls.around))
-        self.observers = tuple(observer for observer in around if hasattr(observer, "connected"))
+        around = (*self.responder._interceptors, *self.calls.around)
+        self.observers = tuple(observer for observer in dict.fromkeys(around) if hasattr(observer, "connected"))
         self.tell("connected", self.connection)
 
-    def tell(self, event: str, *args: object) -> None:
-        """Tell those that hear of connections of an event. What one raises is logged."""
-        for observer in self.observers:
+    def tell(self, event: str, *args: object, to: Iterable[object] | None = None) -> None:
+        """Tell those that hear of connections of an event, or those named by ``to``. What one raises is logged."""
+        for observer in self.observers if to is None else to:
             hear = getattr(observer, event, None)
             if hear is not None:
                 try:
@@ -249,6 +249,11 @@ class Engine(Timer):
                 except Exception as error:
                     # Not counted as a fault, of which it would hear again.
                     self.faults.log_failure(Handler(hear, Kind.INLINE, interaction=event), error)
+
+    def tell_ended(self, handler: Handler, error: BaseException | None = None, *, cancelled: bool = False) -> None:
+        """Tell those that hear of the call of a handler that it has ended: by ``error``, or as it was noted."""
+        handler.call._end(error, cancelled=cancelled)
+        self.tell("call_ended", handler.call, to=reversed(handler.observers))
 
     def notify_state(self) -> None:
         """Call the functions that hear that the connection was suspended, goes on, drains or is over."""

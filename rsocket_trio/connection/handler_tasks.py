@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -103,6 +104,8 @@ class HandlerCall(StreamObserver):
 
     def fail(self, error: Exception) -> None:
         """Log the error of a handler; send the peer a ``StreamError`` as it is, any other as an internal error."""
+        if self.handler.observers:
+            self.handler.call.error = error
         leaf = only_leaf(error)
         # A stream that ends by a fault of the peer is no failure of the handler.
         is_the_peers = isinstance(leaf, RemoteProtocolError) and self.stream.open == NEITHER
@@ -232,6 +235,8 @@ async def _respond(call: HandlerCall) -> None:
         reply = answer
     else:
         reply = as_payload(answer) if isinstance(answer, PAYLOAD_LIKE) else call._as_payload(answer)
+    if call.handler.observers:
+        call.handler.call._count_sent(1, reply.size)
     port, stream = call.port, call.stream
     while stream.open & SENDING and not port.session.outbox.has_room(reply):
         await port.request_queue.wait_for_room(reply.size)
@@ -528,6 +533,9 @@ class Workers:
             call.channel._discard()
         if call.stream.owner is call:
             call.stream.owner = None
+        if call.handler.observers:
+            # Called in the ``finally`` of the call, through which an exception may pass.
+            self._port.tell_ended(call.handler, sys.exception(), cancelled=call.cancelled)
         if call.detached:
             self._port.session.receiver.detached -= 1
             if call in self._detached:

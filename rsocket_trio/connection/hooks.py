@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import attrs
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from rsocket_trio.connection.connection import Connection
     from rsocket_trio.connection.engine import Engine
     from rsocket_trio.errors import StreamError
-    from rsocket_trio.forms import Handler
+    from rsocket_trio.forms import CallObserver, Function, Handler
     from rsocket_trio.metadata.authentication import Auth
     from rsocket_trio.metadata.composite import MetadataPair
     from rsocket_trio.metadata.routes import RequestMetadata
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from rsocket_trio.payload import Payload
     from rsocket_trio.responder import Responder as Responder  # noqa: PLC0414
     from rsocket_trio.services.calls.client import ClientCall as ClientCall  # noqa: PLC0414
+    from rsocket_trio.services.calls.client import ObservedCall as ObservedCall  # noqa: PLC0414
     from rsocket_trio.services.calls.context import Call as Call  # noqa: PLC0414
     from rsocket_trio.terms import Setup
 
@@ -62,12 +62,14 @@ class CallTerms:
     """The settings of a connection for its own requests.
 
     ``codecs`` are for objects, those of the responder if ``None``; ``around`` are interceptors, the outermost first;
-    with ``deadlines`` the time left travels.
+    with ``deadlines`` the time left travels; ``only_observed`` says that interceptors are all that there is, and that
+    they only hear of calls.
     """
 
     codecs: tuple[Codec, ...] | None = None
-    around: tuple[Callable[[Any], AbstractAsyncContextManager[Any]], ...] = ()
+    around: tuple[Function | CallObserver, ...] = ()
     deadlines: bool = False
+    only_observed: bool = False
 
 
 PLAIN: Final = CallTerms()
@@ -100,6 +102,9 @@ class RequestCalls(Protocol):
 
     @property
     def ClientCall(self) -> type[ClientCall]: ...  # noqa: N802 - it is the class
+
+    @property
+    def ObservedCall(self) -> type[ObservedCall]: ...  # noqa: N802 - it is the class
 
     def object_request(self, port: Engine, payload: object, route: str | None, kind: object, /) -> Payload: ...
 

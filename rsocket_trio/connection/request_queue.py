@@ -28,18 +28,21 @@ PAYLOAD_TYPES: Final = frozenset({Payload, bytes, bytearray, memoryview, str})
 """The types that are sent as they are."""
 
 
-def needs_call(port: Engine, payload: object, kind: object, auth: object, metadata: object) -> bool:
+def needs_call(
+    port: Engine, payload: object, kind: object, auth: object, metadata: object, *, around: bool = True
+) -> bool:
     """Return whether a request needs more than its bytes.
 
     ``payload`` may be an object, ``kind`` the type of answers, ``auth`` credentials, and ``metadata`` entries; the
-    connection of ``port`` may have interceptors, and the call that the running handler serves may carry a trace.
+    connection of ``port`` may have interceptors, which count only with ``around``, and the call that the running
+    handler serves may carry a trace.
     """
     if (
         kind is not None
         or auth is not None
         or metadata
         or type(payload) not in PAYLOAD_TYPES
-        or port.calls.around
+        or (around and port.calls.around)
         or port.calls.deadlines
     ):
         return True

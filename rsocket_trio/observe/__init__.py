@@ -1,7 +1,7 @@
 """Metrics and traces of calls and connections, for ``around``: Prometheus and OpenTelemetry.
 
-Each library is loaded when its function is called. Both results are interceptors, for ``Responder.around`` and for
-``around=`` of clients; metrics also hear of the connections there.
+Each library is loaded when its function is called. Both results are for ``Responder.around`` and for ``around=`` of
+clients: spans are interceptors, metrics hear of the calls and of the connections there.
 """
 
 from __future__ import annotations

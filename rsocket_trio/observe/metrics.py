@@ -12,8 +12,6 @@ from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from rsocket_trio.responder import MAX_ROUTE_BYTES
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from prometheus_client import CollectorRegistry
 
     from rsocket_trio.connection.connection import Connection
@@ -59,7 +57,7 @@ class Series:
 
 
 class Metrics:
-    """An interceptor that counts calls, and hears of connections. Made by ``observe.prometheus``."""
+    """An observer that counts calls and connections. Made by ``observe.prometheus``."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -84,9 +82,6 @@ class Metrics:
         self._series: dict[tuple[str, str | None, str], Series] = {}
         self._client_routes: set[str] = set()
 
-    def __call__(self, call: Call) -> Watched:
-        return Watched(self, call)
-
     def connected(self, connection: Connection) -> None:
         """Count a connection."""
         self.connections.inc()
@@ -99,6 +94,29 @@ class Metrics:
     def fault(self, kind: str) -> None:
         """Count a fault: ``kind`` is one of the names of ``Fault``."""
         self.faults.labels(kind).inc()
+
+    def call_ended(self, call: Call) -> None:
+        """Add what a call has counted."""
+        series, began_at, first_item_at = self.series_of(call), call.began_at, call.first_item_at
+        series.outcomes[call.outcome].inc()
+        # The request itself is no item.
+        if call.side == "server":
+            sent, received = call.items_sent, call.items_received - 1
+        else:
+            sent, received = call.items_sent - 1, call.items_received
+        if sent > 0:
+            self.sent.inc(sent)
+        if received > 0:
+            self.received.inc(received)
+        if series.first_item is None and first_item_at < math.inf:
+            series.seconds.observe(first_item_at - began_at)  # its one answer was its end
+            return
+        series.seconds.observe(trio.current_time() - began_at)
+        if series.first_item is not None:
+            if first_item_at < math.inf:
+                series.first_item.observe(first_item_at - began_at)
+            if call.credit_seconds:
+                self.waiting.inc(call.credit_seconds)
 
     def series_of(self, call: Call) -> Series:
         """Return the time series that a call counts in."""
@@ -118,39 +136,3 @@ class Metrics:
             interaction, route, side = key
             self._series[key] = Series(self, (interaction, OTHER if route is None else route, side))
         return self._series[key]
-
-
-class Watched:
-    """One call. Its counts are added when it ends."""
-
-    __slots__ = ("_call", "_metrics", "_started")
-
-    def __init__(self, metrics: Metrics, call: Call) -> None:
-        self._metrics = metrics
-        self._call = call
-        self._started = trio.current_time()
-
-    async def __aenter__(self) -> None:
-        pass
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        call, metrics = self._call, self._metrics
-        series = metrics.series_of(call)
-        series.outcomes[call.outcome].inc()
-        series.seconds.observe(trio.current_time() - self._started)
-        # The request itself is no item.
-        if call.side == "server":
-            sent, received = call.items_sent, call.items_received - 1
-        else:
-            sent, received = call.items_sent - 1, call.items_received
-        if sent > 0:
-            metrics.sent.inc(sent)
-        if received > 0:
-            metrics.received.inc(received)
-        if series.first_item is not None:
-            if call.first_item_at < math.inf:
-                series.first_item.observe(call.first_item_at - self._started)
-            if call.credit_seconds:
-                metrics.waiting.inc(call.credit_seconds)

@@ -31,9 +31,7 @@ from rsocket_trio.replay.elements import Element, Pack, Record, arrow
 from rsocket_trio.replay.errors import NotStaged, PositionExpired
 from rsocket_trio.replay.kafka_client import Rows, TransactionalProducer, twice
 from rsocket_trio.replay.kafka_log import KafkaLog
-from rsocket_trio.replay.ledger import Attempt, Commit, CommitRequest, Ledger, Sink, StagedAttempt
-from rsocket_trio.replay.log import ReplayableLog
-from rsocket_trio.replay.sqlite_log import Log
+from rsocket_trio.replay.ledger import Attempt, Commit, Ledger, Sink, StagedAttempt
 from rsocket_trio.replay.tables import OVERHEAD, bodies_of, count, stored
 
 if TYPE_CHECKING:
@@ -55,14 +53,17 @@ class KafkaLedger(Ledger):
     none. Several servers may have ledgers of the same topics: a batch counts once, wherever it is committed. What is
     staged is in a topic of its own, that of the batches with ``.staged`` behind it: any server commits what any other
     has staged. ``limits`` are those of ``Ledger``, for what is staged by this server. A commit takes at most
-    ``commit_seconds``, and that is how long readers of the log wait for one whose server died. The ledger opens ``log``
-    and leaves it open.
+    ``commit_seconds``, and that is how long readers of the log wait for one whose server died; it raises ``NotWritten``
+    if it is not known in time whether the batch counts. The ledger opens ``log`` and leaves it open.
     """
 
     log: KafkaLog
 
     def __init__(self, log: KafkaLog, topic: str | None = None, *, commit_seconds: float = 60.0, **limits: Any) -> None:
-        super().__init__(log, **limits)  # type: ignore[arg-type]  # another kind than the base class takes
+        if not isinstance(log, KafkaLog):
+            raise TypeError(f"a KafkaLedger writes to a KafkaLog, not to a {type(log).__name__}")
+        super().__init__(**{"staged_bytes": 2**30, **limits})
+        self.log = log
         self.topic = topic or f"{log.topic}.batches"
         self._commit_seconds = commit_seconds
         milliseconds = str(max(round(self._seconds * 1000), 1000))
@@ -74,12 +75,6 @@ class KafkaLedger(Ledger):
         self._places: Sequence[int] = ()
         self._read_to: Counter[int] = Counter()
         self._committing, self._learning, self._opening = trio.Lock(), trio.Lock(), trio.Lock()
-
-    def _tables_of(self, log: ReplayableLog) -> Log:
-        if not isinstance(log, KafkaLog):
-            raise TypeError(f"a KafkaLedger writes to a KafkaLog, not to a {type(log).__name__}")
-        self.log = log
-        return Log()
 
     # Opening and closing
 
@@ -136,35 +131,31 @@ class KafkaLedger(Ledger):
                 # It was committed, or can't be any more.
                 ledger.drop_attempts(connection, sink, [attempt])
                 continue
+            with suppress(NotStaged):  # then its batch was planned anew
+                Sink.called(connection, sink).plan(connection, content.batch, content.epoch)
+                present = Attempt.where(connection, "WHERE sink = ? AND attempt = ?", sink, attempt)
+                if isinstance(content, Attempt) and content.sealed and not present:
+                    content.save(connection)
             if isinstance(content, Sink):
                 self._remember(connection, content)
-            with suppress(NotStaged):  # then its batch was planned anew
-                ledger.check_epoch(connection, sink, content.batch, content.epoch)
-                if isinstance(content, Attempt) and content.sealed and Attempt.called(connection, attempt) is None:
-                    content.save(connection)
 
     # Commits
 
-    async def commit(self, sink: str, batch: int, attempts: Mapping[str, int], **terms: Any) -> Commit:
-        """Promote ``attempts`` of ``sink`` as ``batch`` in one transaction of Kafka; ``terms`` as in ``Ledger.commit``.
+    async def _commit(self, wanted: Sink, attempts: Mapping[str, int], *, take_over: bool) -> Commit:
+        return await twice(partial(self._commit_once, wanted, attempts, take_over))
 
-        Raise ``NotWritten`` if it is not known in time whether the batch counts, and ``Rejected`` if no broker answers.
-        """
-        ledger.check_plan([sink, *attempts], terms.get("query"), batch=batch, epoch=terms.get("epoch"))
-        return await twice(partial(self._commit_once, CommitRequest(sink, batch, attempts, **terms)))
-
-    async def _commit_once(self, request: CommitRequest) -> Commit:
-        sink, batch = request.sink, request.batch
-        place = self._place_of(sink)
+    async def _commit_once(self, wanted: Sink, named: Mapping[str, int], take_over: bool) -> Commit:
+        sink, place = wanted.sink, self._place_of(wanted.sink)
         # No other server commits for the sink from then on, and what one has committed is there.
         producer = TransactionalProducer(self.log._cluster, f"rsocket-trio.{self.topic}.{sink}", self._commit_seconds)
         async with self._committing, producer:
             await self._learn(place, await self._batches._settled_end(place))
-            end = await self._attempts._settled_end(0) if request.attempts else 0
-            next_sink, attempts = await self._tables._change(partial(self._checked, request=request))
+            end = await self._attempts._settled_end(0) if named else 0
+            check = partial(self._checked, wanted=wanted, attempts=named, take_over=take_over)
+            next_sink, attempts = await self._tables._change(check)
             if next_sink is None:
-                return Commit(promoted=False, rows=0, last=batch)
-            gone = [f"{sink}{SEPARATOR}{attempt}" for attempt in (*request.attempts, *[""] * request.once)]
+                return Commit(promoted=False, rows=0, last=wanted.batch)
+            gone = [f"{sink}{SEPARATOR}{attempt}" for attempt in (*named, *[""] * wanted.once)]
             contents = [(sink, next_sink), *[(key, None) for key in gone]]
             records = Rows(self.topic, [(place, encoded(*content)) for content in contents])
             with trio.CancelScope(shield=True):
@@ -174,7 +165,7 @@ class KafkaLedger(Ledger):
                     if self._read_to[place] <= records.firsts[place]:
                         await self._tables._change(partial(self._apply, contents=contents))
         self.log._changed.wake_all()
-        return Commit(promoted=True, rows=sum(row.latest for row in attempts), last=batch)
+        return Commit(promoted=True, rows=sum(row.latest for row in attempts), last=wanted.batch)
 
     def _content(self, attempts: Sequence[Attempt], end: int) -> Iterator[tuple[int, Element]]:
         """Yield the rows of attempts with their partitions, as they were staged below ``end``. In a thread of Trio's.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -30,20 +29,17 @@ LOOK_SECONDS = 0.02
 """Seconds between two looks for new records while readers wait."""
 POLL_SECONDS = 0.1
 """Seconds that a consumer blocks its thread while nothing comes: a cancelled reader waits for it."""
-MAX_GAP_POSITIONS = 2**30
-"""Positions that one pack leaves out, at most."""
 
 
 def packs_of(start: int, end: int, messages: Sequence[Message]) -> Iterator[Pack]:
-    """Yield packs of the records among messages; they span all positions from ``start`` to below ``end``."""
+    """Return packs of the records among messages; they span all positions from ``start`` to below ``end``."""
     import pyarrow as pa
 
     kind = kafka().Message
     rows = [message for message in messages if message.error() is None and (message.offset() or 0) < end]
-    offsets = list(map(kind.offset, rows))
     headers = list(map(kind.headers, rows))
     columns: dict[str, list[Any]] = {
-        "position": offsets,
+        "position": list(map(kind.offset, rows)),
         "data": list(map(kind.value, rows)),
         "key": list(map(kind.key, rows)),
         "timestamp": [time * 1000 if time >= 0 else None for _, time in map(kind.timestamp, rows)],
@@ -53,21 +49,8 @@ def packs_of(start: int, end: int, messages: Sequence[Message]) -> Iterator[Pack
         columns["headers"] = [[pair for pair in pairs or () if pair[0] != RECORD_METADATA] or None for pairs in headers]
     schema = pa.schema([arrow().PACK_SCHEMA.field(name) for name in columns])
     batch = pa.RecordBatch.from_pydict(columns, schema)
-    offsets.append(end)
-    low = 0
-    while start < end:
-        high = min(low + elements.PACK_ROWS, len(rows))
-        while high > low + 1 and batch.slice(low, high - low).nbytes > elements.PACK_BYTES:
-            high = (low + high) // 2
-        after = min(offsets[high], start + MAX_GAP_POSITIONS)
-        high = bisect_left(offsets, after, low, high)
-        part = batch.slice(low, high - low)
-        contents = dict(zip(columns, part.columns, strict=True))
-        has_gaps = after - start != part.num_rows
-        if not has_gaps:
-            del contents["position"]
-        yield arrow().pack_of(contents, count=after - start, position=start, has_gaps=has_gaps)
-        low, start = high, after
+    packs: Iterator[Pack] = arrow().spanning(batch, start, end)
+    return packs
 
 
 @attrs.define(eq=False)
@@ -224,23 +207,21 @@ class KafkaLog(ReplayableLog):
     async def read_some(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Record]:
-        packs = await self.read_packs(partition, start, end, max_bytes=max_bytes)
+        packs = await self._read_stored(partition, start, end, max_bytes)
         return (record for pack in packs for record in arrow().rows_of(pack))
 
-    async def read_packs(
-        self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
-    ) -> Iterator[Pack]:
+    async def _read_stored(self, partition: int, start: int, end: int | None, max_bytes: int) -> list[Pack]:
         self.check_range(partition, start, None)
         await trio.lowlevel.checkpoint()
         latest = self._bounds[partition][1]
         stop = latest if end is None else min(end, latest)
         if start >= stop:
-            return iter(())
+            return []
         if (pack := self._kept(partition, start, stop)) is None:
             async with self._limiter:
                 # Another reader of the same place may have fetched it meanwhile.
                 pack = self._kept(partition, start, stop) or await self._fetched(partition, start, stop)
-        return iter((pack,))
+        return [pack]
 
     def _kept(self, partition: int, start: int, stop: int) -> Pack | None:
         self._check_closed()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from types import TracebackType
+from functools import cached_property, partial
 from typing import Any, Self, TypeVar
 
 import attrs
@@ -18,7 +17,6 @@ from rsocket_trio.errors import Rejected
 from rsocket_trio.payload import BytesLike, as_bytes
 from rsocket_trio.replay.elements import Element, Pack, Record, arrow, now_us, reader_name
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
-from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.values import between, value
 
 T = TypeVar("T")
@@ -68,9 +66,7 @@ class OpenedByBlock(ABC):
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         with trio.CancelScope(shield=True):
             await self.aclose()
 
@@ -121,10 +117,18 @@ class ReplayableLog(OpenedByBlock):
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Pack]:
         """Return the records of ``partition`` that ``read_some`` returns for ``start``, ``end`` and ``max_bytes``, in
-        packs; together they span all positions from the start on. Raise as it does.
+        packs. Together they span all positions from the start on; the first and the last may hold others beside them.
+        Raise as it does.
         """
-        packs: Iterator[Pack] = arrow().packed(await self.read_some(partition, start, end, max_bytes=max_bytes), start)
+        stored = await self._read_stored(partition, start, end, max_bytes)
+        packs: Iterator[Pack] = arrow().packed(stored, start)
         return packs
+
+    async def _read_stored(
+        self, partition: int, start: int, end: int | None, max_bytes: int
+    ) -> Iterable[Record | Pack]:
+        """Return the records as ``read_some`` does, or packs that have them."""
+        return await self.read_some(partition, start, end, max_bytes=max_bytes)
 
     @abstractmethod
     async def wait_beyond(self, partition: int, position: int) -> None:
@@ -205,7 +209,9 @@ class ReplayableLog(OpenedByBlock):
 
     # Named readers
 
-    _known_readers: Mapping[str, Reader] = {}  # replaced as a whole, never changed
+    @cached_property
+    def _known_readers(self) -> dict[str, Reader]:
+        return {}
 
     def readers(self) -> Mapping[str, Reader]:
         """Return the named readers by name, each with the ends that it has acknowledged."""
@@ -225,32 +231,25 @@ class ReplayableLog(OpenedByBlock):
         reader_name(reader)
         for partition, end in ends.items():
             self._check_position(partition, end, end, self.bounds(partition)[1])
-        noted = Reader(reader, {}, now_us())
 
-        def change(readers: Mapping[str, Reader]) -> Reader:
-            nonlocal noted
+        def change(readers: dict[str, Reader]) -> Reader:
             if reader not in readers and len(readers) >= READERS:
                 raise Rejected(f"{READERS} readers have acknowledged: that is the limit, until one is forgotten")
-            known = readers.get(reader, noted).ends
+            known = readers[reader].ends if reader in readers else {}
             kept = {**known, **{number: max(end, known.get(number, 0)) for number, end in ends.items()}}
-            noted = Reader(reader, kept, noted.seen)
-            return noted
+            readers[reader] = Reader(reader, kept, now_us())
+            return readers[reader]
 
-        await self._change_reader(reader, change)
-        return noted
+        return await self._change_readers(change)
 
     async def forget_reader(self, reader: str) -> bool:
         """Forget the named ``reader``. Return whether it was known. Raise ``OSError``."""
-        return await self._change_reader(reader, lambda _: None)
+        return await self._change_readers(lambda readers: readers.pop(reader, None) is not None)
 
-    async def _change_reader(self, name: str, change: Callable[[Mapping[str, Reader]], Reader | None]) -> bool:
-        """Note what ``change`` makes of a reader, given all, as durably as the log is. Return whether it was known."""
+    async def _change_readers(self, change: Callable[[dict[str, Reader]], T]) -> T:
+        """Change the readers, as durably as the log is, and return what ``change`` returns."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        was_known = name in self._known_readers
-        reader = change(self._known_readers)
-        others = {other: known for other, known in self._known_readers.items() if other != name}
-        self._known_readers = others if reader is None else {**others, name: reader}
-        return was_known
+        return change(self._known_readers)
 
     def set_retention(self, retention: Retention) -> None:
         """Drop records by ``retention`` from now on. Raise ``ValueError`` if this log can't, or has another one."""
@@ -274,20 +273,20 @@ def check_begin(partition: int, at: Mapping[int, int] | None, latest: int) -> No
         raise ValueError(f"partition {partition} ends at {latest}, not at {at[partition]}: somebody else wrote to it")
 
 
-# Appends of many tasks, which one of them writes for all
+# Appends of many tasks, which are written together
 
 
 @attrs.define(eq=False)
 class Appending:
-    """The elements of one ``append_all``, its ``at``, and once that is known the outcome: where they begin."""
+    """The elements of one ``append_all``, its ``at``, and the task that waits for it."""
 
     elements: Mapping[int, Sequence[Element | Pack]]
     at: Mapping[int, int] | None
-    begins: outcome.Outcome[Sequence[dict[int, int]]] | None = None
+    task: trio.lowlevel.Task = attrs.field(factory=trio.lowlevel.current_task)
 
 
 class AppendQueue:
-    """The appends that wait: the task of one of them writes all that are there.
+    """The appends that wait, and while there are some a task that writes all that are there together.
 
     ``write(take)`` writes what ``take()`` returns, all or nothing, and returns where each begins. It calls ``take``, in
     any thread, once nothing can hinder it: an append can be cancelled until then, and has written nothing. If it raises
@@ -298,54 +297,48 @@ class AppendQueue:
         self._write = write
         self._pending: deque[Appending] = deque()
         self._is_writing = False
-        self._written = ParkingLot()
 
-    async def append(self, own: Appending) -> dict[int, int]:
-        """Return where the elements begin, once they are written, or raise why they are not."""
-        self._pending.append(own)
-        try:
-            while own.begins is None:
-                await (self._written.park() if self._is_writing else self._write_all())
-        except trio.Cancelled:
-            if own in self._pending:
+    def append(self, own: Appending) -> Coroutine[object, object, dict[int, int]]:
+        """Return where the elements begin, once they are written, or raise why they are not. To be awaited at once."""
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            with suppress(ValueError):
                 self._pending.remove(own)
-                raise
-            with trio.CancelScope(shield=True):
-                # It is being written: the caller learns the outcome first and is cancelled then.
-                while own.begins is None:
-                    await self._written.park()
-        assert own.begins is not None
-        [begins] = own.begins.unwrap()
-        return begins
+                return trio.lowlevel.Abort.SUCCEEDED
+            # It is being written: the caller learns the outcome first and is cancelled then.
+            return trio.lowlevel.Abort.FAILED
+
+        self._pending.append(own)
+        if not self._is_writing:
+            self._is_writing = True
+            trio.lowlevel.spawn_system_task(self._write_all)
+        return trio.lowlevel.wait_task_rescheduled(leave)  # noqa: ASYNC105
+
+    def _take(self, taken: list[Appending]) -> list[Appending]:
+        with suppress(IndexError):
+            while True:
+                # One by one: a task that is cancelled meanwhile removes its own, or finds it gone.
+                taken.append(self._pending.popleft())
+        return taken
 
     async def _write_all(self) -> None:
-        self._is_writing = True
-        taken: list[Appending] = []
-
-        def take() -> list[Appending]:
-            with suppress(IndexError):
-                while True:
-                    # One by one: a task that is cancelled meanwhile removes its own, or finds it gone.
-                    taken.append(self._pending.popleft())
-            return taken
-
-        failure: Exception = RuntimeError("interrupted: nobody knows what was written")
+        """Write until nothing waits. It is cancelled only where all tasks are: at the end of Trio's run."""
         try:
-            # Tasks that the last append has woken append again: all of that is written together.
-            await trio.lowlevel.checkpoint()
-            try:
-                for appending, begins in zip(taken, await self._write(take), strict=True):
-                    appending.begins = outcome.Value([begins])
-            except ValueError:
-                with trio.CancelScope(shield=True):
+            while self._pending:
+                taken: list[Appending] = []
+                written = await outcome.acapture(self._write, partial(self._take, taken))
+                if isinstance(written, outcome.Value):
+                    for appending, begins in zip(taken, written.value, strict=True):
+                        trio.lowlevel.reschedule(appending.task, outcome.Value(begins))
+                elif isinstance(written.error, ValueError):
                     for appending in taken:
-                        appending.begins = await outcome.acapture(self._write, partial(list, (appending,)))
-        except Exception as error:
-            # Raised in every task that appended: the log was closed, or can't be written at all.
-            failure = error
-            take()
+                        alone = await outcome.acapture(self._write, partial(list, (appending,)))
+                        trio.lowlevel.reschedule(appending.task, outcome.capture(lambda one: one.unwrap()[0], alone))
+                else:
+                    # Raised in every task that appended: the log was closed, or can't be written at all.
+                    for appending in self._take(taken):
+                        trio.lowlevel.reschedule(appending.task, outcome.Error(written.error))
+                # Tasks that it has woken append again: all of that is written together.
+                await trio.lowlevel.checkpoint()
         finally:
-            for appending in taken:
-                appending.begins = appending.begins or outcome.Error(failure)
             self._is_writing = False
-            self._written.wake_all()

@@ -196,8 +196,8 @@ async def test_what_raises_when_it_hears_of_a_connection_costs_nobody_anything(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
-        def __call__(self, call: object) -> Any:
-            return observe.prometheus(CollectorRegistry())(call)  # type: ignore[arg-type]
+        def call_ended(self, call: object) -> None:
+            raise ZeroDivisionError
 
         def connected(self, connection: Connection) -> None:
             raise ZeroDivisionError
@@ -215,7 +215,7 @@ async def test_what_raises_when_it_hears_of_a_connection_costs_nobody_anything(
     async with running_server(responder, URI), open_connection(URI) as client:
         assert (await client.request_response(b"x")).data == b"x"
     failed = [record.getMessage() for record in caplog.records]
-    assert [text.split(" failed;")[0].rpartition(" ")[2] for text in failed] == ["connected", "ended"]
+    assert [text.split(" failed;")[0].rpartition(" ")[2] for text in failed] == ["connected", "call_ended", "ended"]
 
 
 PROGRAM = """

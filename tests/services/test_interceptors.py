@@ -450,6 +450,94 @@ async def test_an_error_of_the_block_that_reads_fails_the_call_of_the_client() -
     assert journal.of_server[-1] == "server cancelled by Cancelled"
 
 
+# Those that only hear of calls
+
+
+class Hearing:
+    """An observer of calls, and the same as an interceptor; ``found`` is what they learn of each call."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[object, ...]] = []
+
+    def call_ended(self, call: Call) -> None:
+        assert call.began_at <= min(call.first_item_at, trio.current_time())
+        counts = (call.items_received, call.bytes_received, call.items_sent, call.bytes_sent)
+        self.found.append((call.side, call.interaction, call.pattern, call.outcome, type(call.error), *counts))
+
+    @asynccontextmanager
+    async def around(self, call: Call) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            self.call_ended(call)
+
+
+async def every_end(responder: Responder, around: Callable[[Call], Any] | Hearing) -> None:
+    """Make a call of each interaction, one to no handler, and end it in each way."""
+    async with connected_pair(responder, around=[around]) as pair:
+        for interaction in INTERACTIONS:
+            await ask(pair.client, interaction, Payload(b"12345"))
+            await settle()
+        with pytest.raises(Rejected):
+            await pair.client.request_response(route="nowhere")
+        for route in "plain", "typed", "typed.7", "fails", "fails.plain", "typed.x", "forever":
+            with trio.move_on_after(1), contextlib.suppress(ApplicationError, Invalid):
+                await pair.client.request_response(b"12", route=route)
+            await settle()
+        with trio.move_on_after(1):
+            await ask(pair.client, "request_stream", route="forever")
+        await settle()
+
+
+async def test_what_only_hears_of_calls_learns_what_an_interceptor_does(autojump_clock: MockClock) -> None:
+    def of_all_kinds() -> Responder:
+        responder = of_bytes()
+        responder.request_response("plain")(lambda request: request.data)
+
+        @responder.request_response("typed")
+        async def typed(number: int) -> int:
+            return number
+
+        @responder.request_response("typed.{number}")
+        async def parametrised(number: int) -> int:
+            return number
+
+        @responder.request_response("fails")
+        async def fail(request: Payload) -> bytes:
+            raise ApplicationError("sold out")
+
+        @responder.request_response("fails.plain")
+        def fail_at_once(request: Payload) -> bytes:
+            raise ApplicationError("sold out")
+
+        @responder.request_response("forever")
+        async def wait(request: Payload) -> bytes:
+            await trio.sleep_forever()
+            raise AssertionError
+
+        @responder.request_stream("forever")
+        async def one(request: Payload) -> AsyncIterator[bytes]:
+            yield b"1"
+            await trio.sleep_forever()
+
+        return responder
+
+    observer, interceptor, both = Hearing(), Hearing(), Hearing()
+    watched, surrounded = of_all_kinds(), of_all_kinds()
+    watched.around(observer)
+    surrounded.around(both)
+    surrounded.around(interceptor.around)
+    await every_end(watched, observer)
+    await every_end(surrounded, interceptor.around)
+    assert observer.found == interceptor.found
+    assert both.found == [heard for heard in interceptor.found if heard[0] == "server"]
+    assert Counter(heard[3] for heard in observer.found if heard[0] == "server") == {
+        "completed": 7,
+        "failed": 4,
+        "cancelled": 2,
+    }
+
+
 # How long the block lasts
 
 

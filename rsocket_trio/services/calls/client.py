@@ -36,7 +36,7 @@ from rsocket_trio.metadata.mime import (
 )
 from rsocket_trio.metadata.route_patterns import MethodRoute
 from rsocket_trio.metadata.routes import encode_deadline, with_route
-from rsocket_trio.mux.stream_state import REQUEST_CHANNEL, Interaction
+from rsocket_trio.mux.stream_state import REQUEST_CHANNEL, REQUEST_RESPONSE, Interaction
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike, as_payload, with_metadata
 from rsocket_trio.services.calls.access import check_auth, fresh_credentials
 from rsocket_trio.services.calls.context import Call, Interception
@@ -286,6 +286,39 @@ class ClientCall:
             entries.append(Entry(DEADLINE, encode_deadline(max(0.0, left))))
         request = with_metadata(self._payload, encode_composite(entries) if entries else None)
         return routed(self.port, request, self.call.route)
+
+
+class ObservedCall:
+    """A request of bytes for one answer of which others hear when it has ended, and nothing else is round it."""
+
+    __slots__ = ("_payload", "_port", "call")
+
+    renewed = None
+
+    def __init__(self, port: Engine, payload: object, route: str | None) -> None:
+        self._port = port
+        self._payload = payload
+        self.call = Call(route, REQUEST_RESPONSE.value, "client", port.connection)
+        if isinstance(route, MethodRoute):
+            self.call.route, self.call.pattern = str(route), route.pattern
+
+    async def request(self, send: Callable[[Payload], Awaitable[Any]], kind: object = None) -> Any:
+        """Return the result of ``send``, which is given the request; ``kind`` is ``None``."""
+        call = self.call
+        call.began_at = trio.current_time()
+        try:
+            request = routed(self._port, self._payload, call.route)
+            call._count_sent(1, request.size)
+            answer = await send(request)
+        except BaseException as error:
+            call._end(error)
+            raise
+        else:
+            call._count_received(1, answer.size)
+            call._end(None)
+            return answer
+        finally:
+            self._port.tell("call_ended", call, to=reversed(self._port.calls.around))
 
 
 def remote_of(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Literal, TypeAlias, TypeVar, overload
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, overload
 
 import attrs
 import trio
 
 from rsocket_trio.connection.hooks import current_call_variable, current_connection_variable
-from rsocket_trio.forms import Function, Kind, checked, function_name
+from rsocket_trio.forms import CallObserver, Function, Kind, checked, function_name
 from rsocket_trio.metadata.composite import Entry, decode_composite
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, TRACEPARENT, TRACESTATE
 from rsocket_trio.metadata.tracing import Trace, decode_trace, sound_entries
@@ -22,7 +23,6 @@ UserT = TypeVar("UserT")
 Outcome = Literal["running", "completed", "failed", "cancelled"]
 
 
-@attrs.define(eq=False, repr=False)
 class Call:
     """One request and its answers, on the side that serves it or on the side that makes it.
 
@@ -44,33 +44,37 @@ class Call:
     learns how a call ended.
 
     ``deadline`` is when the caller of a served call stops waiting, as ``trio.current_time`` counts; infinity if it did
-    not say. ``first_item_at`` is when the first item or answer went, or came, to the requester, infinity before; and
-    ``credit_seconds`` the time for which items waited for the peer's credit. ``user`` is what
-    ``Responder.authenticate`` made of the credentials, ``None`` without any.
+    not say. ``began_at`` is when it began, ``first_item_at`` when the first item or answer went, or came, to the
+    requester, infinity before; and ``credit_seconds`` the time for which items waited for the peer's credit. ``user``
+    is what ``Responder.authenticate`` made of the credentials, ``None`` without any.
     """
 
-    route: str | None
-    interaction: str
-    side: Literal["client", "server"]
-    connection: Any  # a ``Connection``, which stands above this module
-    _request: Payload | None = None
-    _mime: str | int = ""
     pattern: str | None = None
     user: Any = None
     deadline: float = math.inf
-    parameters: Mapping[str, str] = attrs.Factory(dict)
+    parameters: Mapping[str, str] = MappingProxyType({})
     outcome: Outcome = "running"
     error: BaseException | None = None
     items_received: int = 0
     bytes_received: int = 0
     items_sent: int = 0
     bytes_sent: int = 0
+    began_at: float = math.inf
     first_item_at: float = math.inf
     credit_seconds: float = 0.0
+    _request: Payload | None = None
+    _mime: str | int = ""
     _travelling: tuple[Entry, ...] = ()
     """The entries of the trace; calls inside of the handler pass them on."""
     _entries: list[Entry] | None = None
     _trace: Trace | None = None
+
+    def __init__(self, route: str | None, interaction: str, side: Literal["client", "server"], connection: Any) -> None:
+        # What a call usually has stands in the class: this is made for every request.
+        self.route = route
+        self.interaction = interaction
+        self.side = side
+        self.connection = connection  # a ``Connection``, which stands above this module
 
     def __repr__(self) -> str:
         return f"<Call {self.interaction} {self.route!r} of the {self.side}, {self.outcome}>"
@@ -109,28 +113,35 @@ class Call:
         return [entry for entry in sound_entries(self._travelling) if entry.mime not in own]
 
     def _count_received(self, items: int, size: int) -> None:
-        if self.side == "client":
-            self._note_first_item()
+        if self.first_item_at == math.inf and self.side == "client":
+            self.first_item_at = trio.current_time()
         self.items_received += items
         self.bytes_received += size
 
     def _count_sent(self, items: int, size: int) -> None:
-        if self.side == "server":
-            self._note_first_item()
+        if self.first_item_at == math.inf and self.side == "server":
+            self.first_item_at = trio.current_time()
         self.items_sent += items
         self.bytes_sent += size
 
-    def _note_first_item(self) -> None:
-        """Note the time of the first item or answer: of what the server sends, or the client receives."""
-        if self.first_item_at == math.inf:
-            self.first_item_at = trio.current_time()
+    def _end(self, error: BaseException | None, *, cancelled: bool = False) -> None:
+        """Note how the call ended: with ``error``, or if ``cancelled`` without an answer."""
+        if error is not None and _is_cancellation(error):
+            self.outcome = "cancelled"
+            return
+        if error is not None:
+            self.error = error
+        if self.error is not None:
+            self.outcome = "failed"  # also where the reader of a stream handled the error
+        else:
+            self.outcome = "cancelled" if cancelled else "completed"
 
 
 def current_call() -> Call:
     """Return the call that the running handler serves. Raise ``LookupError`` outside of a handler.
 
-    It is there for typed handlers, and for all handlers where the responder has interceptors or authenticates, or where
-    the request carries a deadline or a trace.
+    It is there for typed handlers, and for all handlers where the responder has interceptors that not only hear of
+    calls, or authenticates, or where the request carries a deadline or a trace.
     """
     call = current_call_variable.get(None)
     if isinstance(call, Call):
@@ -173,20 +184,30 @@ def current_user(kind: Any = None) -> Any:
 
 ContextOf: TypeAlias = Callable[[Call], AbstractAsyncContextManager[object]]
 """A function that makes the async context manager round a call."""
-Interceptor: TypeAlias = ContextOf | Callable[[Call], AsyncIterable[None]]
-"""An interceptor of an application: such a function, or an async generator function that yields once."""
+Interceptor: TypeAlias = ContextOf | Callable[[Call], AsyncIterable[None]] | CallObserver
+"""An interceptor of an application: such a function, an async generator function that yields once, or an observer."""
 
 
-def as_interceptor(decorator: str, function: Function) -> ContextOf:
-    """Return ``function`` as a function that makes an async context manager of a call.
+def as_interceptor(decorator: str, function: Function | CallObserver) -> ContextOf | CallObserver:
+    """Return ``function`` as a function that makes an async context manager of a call, or an observer as it is.
 
     It is an async generator function that yields once, or makes one already. Raise ``TypeError``, naming ``decorator``,
     for another kind of function.
     """
+    if hasattr(function, "call_ended"):
+        return function
     handler = checked(decorator, function)
     if handler.kind is Kind.GENERATOR:
         return asynccontextmanager(handler.function)
     return function
+
+
+def only_observe(interceptors: Iterable[object]) -> TypeGuard[tuple[CallObserver, ...]]:
+    """Return whether all of the interceptors only hear of calls."""
+    for interceptor in interceptors:  # noqa: SIM110 - a generator would cost every request three times as much
+        if not hasattr(interceptor, "call_ended"):
+            return False
+    return True
 
 
 @attrs.define(eq=False)
@@ -198,12 +219,16 @@ class Interception:
     """
 
     call: Call
-    _interceptors: Sequence[ContextOf]
-    _entered: list[AbstractAsyncContextManager[object]] = attrs.field(factory=list, init=False)
+    _interceptors: Sequence[ContextOf | CallObserver]
+    _entered: list[AbstractAsyncContextManager[object] | CallObserver] = attrs.field(factory=list, init=False)
 
     async def __aenter__(self) -> None:
+        self.call.began_at = trio.current_time()
         try:
             for interceptor in self._interceptors:
+                if hasattr(interceptor, "call_ended"):
+                    self._entered.append(interceptor)
+                    continue
                 context = interceptor(self.call)
                 # As ``isinstance`` of an abstract class finds out in four times as long.
                 if not hasattr(context, "__aexit__"):
@@ -225,34 +250,24 @@ class Interception:
         interceptor swallows is for the caller to raise.
         """
         raised = error
-        self._note(raised, cancelled)
+        self.call._end(raised, cancelled=cancelled)
         while self._entered:
             context = self._entered.pop()
             try:
-                if raised is None:
+                if hasattr(context, "call_ended"):
+                    self.call.connection._engine.tell("call_ended", self.call, to=(context,))
+                elif raised is None:
                     await context.__aexit__(None, None, None)
                 else:
                     await context.__aexit__(type(raised), raised, raised.__traceback__)
             except BaseException as another:
                 raised = another
-                self._note(raised, cancelled)
+                self.call._end(raised, cancelled=cancelled)
         try:
             if raised is not None and raised is not error:
                 raise raised
         finally:
             del raised, error  # their tracebacks refer to this frame
-
-    def _note(self, error: BaseException | None, cancelled: bool) -> None:
-        call = self.call
-        if error is not None and _is_cancellation(error):
-            call.outcome = "cancelled"
-            return
-        if error is not None:
-            call.error = error
-        if call.error is not None:
-            call.outcome = "failed"  # also where the reader of a stream handled the error
-        else:
-            call.outcome = "cancelled" if cancelled else "completed"
 
 
 def _is_cancellation(error: BaseException) -> bool:

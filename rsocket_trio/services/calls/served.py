@@ -15,13 +15,13 @@ import trio
 from rsocket_trio.connection.hooks import current_call_variable
 from rsocket_trio.connection.sender import TOO_LATE
 from rsocket_trio.errors import Canceled, Invalid, RemoteProtocolError, StreamError
-from rsocket_trio.forms import Function, Handler, Kind
+from rsocket_trio.forms import CallObserver, Function, Handler, Kind
 from rsocket_trio.metadata.mime import AUTHENTICATION, DEADLINE, NO_MIME, TRACE_MIMES, mime_name
 from rsocket_trio.metadata.routes import RequestMetadata, decode_deadline, without_entries
 from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, Interaction
 from rsocket_trio.payload import PAYLOAD_LIKE, Payload, PayloadLike, as_payload, with_metadata
 from rsocket_trio.services.calls.access import authenticate_call, authorise
-from rsocket_trio.services.calls.context import Call, ContextOf, Interception
+from rsocket_trio.services.calls.context import Call, Interception, only_observe
 from rsocket_trio.services.codec_choice import answer_payload
 
 if TYPE_CHECKING:
@@ -56,19 +56,25 @@ def served(
             elif entry.mime == AUTHENTICATION:
                 has_credentials = responder._authenticator is not None
         travelling = tuple(entry for entry in travelling if entry.mime in TRACE_MIMES)
-    needs_life = bool(interceptors) or handler.requires is not None or has_credentials or deadline < math.inf
+    needs_life = handler.requires is not None or has_credentials or deadline < math.inf
+    observers: tuple[CallObserver, ...] = ()
+    if interceptors and not needs_life:
+        if refusal is None and only_observe(interceptors):
+            observers = interceptors  # told by who runs the handler, with nothing round it
+        else:
+            needs_life = True
     if refusal is not None and not needs_life:
         raise refusal
-    if not needs_life and handler.typed is None and handler.pattern is None and not travelling:
+    is_plain = handler.typed is None and handler.pattern is None and not travelling
+    if not needs_life and is_plain and not observers:
         return handler
     connection, route, interaction = port.connection, metadata.route, handler.interaction
     mime = connection.setup.metadata_mime
     if request.metadata_mime not in NO_MIME:
         mime = mime_name(request.metadata_mime)
-    call = Call(
-        route, interaction, "server", connection, request, mime, handler.pattern_text, connection.user, deadline
-    )
-    call._travelling = travelling
+    call = Call(route, interaction, "server", connection)
+    call._request, call._mime, call._travelling, call.deadline = request, mime, travelling, deadline
+    call.pattern, call.user = handler.pattern_text, connection.user
     if handler.pattern is not None and route is not None:
         call.parameters = handler.pattern.match(route) or {}
     function, kind = handler.function, handler.kind
@@ -82,19 +88,19 @@ def served(
     if refusal is not None:
         # For those who may make the call to hear, and for its interceptors.
         function = _raising(refusal.with_traceback(None))
-    elif handler.typed is None and not needs_life:
+    elif handler.typed is None and not needs_life and not is_plain:
         function = _with_call(call, function)
+    call.items_received, call.bytes_received = 1, request.size
+    counts = bool(interceptors) or deadline < math.inf
     if needs_life:
-        call._count_received(1, request.size)
         life = ServedCall(call, function, kind, handler, interceptors, responder._authenticator, metadata, mime)
         body, kind = FORMS.get(interaction, (ServedCall._respond, Kind.ASYNC))
         function = partial(life._run, body)
-    credit, refill, origin = handler.credit, handler.refill, handler.origin or handler.function
-    counts = bool(interceptors) or deadline < math.inf
+    elif observers:
+        call.began_at = trio.current_time()
+    terms = handler.credit, handler.refill, interaction, handler.route, handler.origin or handler.function
     # By position: names would cost as much again, and evolving six times as much.
-    return Handler(
-        function, kind, credit, refill, interaction, handler.route, origin, call, counts, codecs=handler.codecs
-    )
+    return Handler(function, kind, *terms, call, counts, observers, codecs=handler.codecs)
 
 
 def unmatched(interaction: Interaction) -> Handler:
@@ -140,7 +146,7 @@ class ServedCall:
     _function: Function
     _kind: Kind
     _handler: Handler
-    _interceptors: tuple[ContextOf, ...]
+    _interceptors: tuple[Function | CallObserver, ...]
     _authenticator: Handler | None
     _metadata: RequestMetadata
     _mime: str | int
