@@ -221,7 +221,7 @@ class KafkaLedger(Ledger):
         row = stage.row
         # A row alone is a pack as well.
         bodies = [stored(0, number, 0, form, *contents) for number, _, form, contents in bodies_of(elements)]
-        packs = [body if isinstance(body, Pack) else arrow().pack_elements([body.element]) for body in bodies]
+        packs = [body if isinstance(body, Pack) else next(arrow().packs_of([body.element])) for body in bodies]
         if packs:
             key = str(row.number).encode()
             begins = await self._attempts.append_all({0: [Element(pack.data, key=key) for pack in packs]})
