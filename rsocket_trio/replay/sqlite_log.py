@@ -471,7 +471,7 @@ class Log(ReplayableLog):
             self._check_position(partition, start, state.earliest, state.latest)
             for place in tables.places(connection, state, start, is_with_bodies=True) if start < stop else ():
                 entries.append(tables.stored(*place))
-                size += tables.size_of(place[7:])
+                size += place[4]
                 if size >= max_bytes or entries[-1].end >= stop:
                     break
             return entries
