@@ -95,13 +95,6 @@ def count(connection: Connection, name: str, by: int = 1) -> int:
     return total
 
 
-def whole(connection: Connection, table: str) -> list[list[Any]]:
-    stored, number = rows(connection, table), counter(connection, table)
-    if len(stored) != number:
-        raise CorruptLog(None, f"it has {len(stored)} {table} instead of {number}")
-    return stored
-
-
 @attrs.define
 class Row:
     """A row of the table ``TABLE``: its attributes are the columns but the CRC, in order."""
