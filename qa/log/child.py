@@ -17,7 +17,7 @@ from pathlib import Path
 import trio
 
 from rsocket_trio.replay import Ledger, Log, sqlite_log
-from rsocket_trio.replay.elements import Element, Pack, arrow
+from rsocket_trio.replay.elements import Element, arrow
 
 ROWS = 20
 """Rows of a partition in an append or a batch."""
@@ -56,7 +56,7 @@ async def append(path: Path, name: str) -> None:
         while True:
             rows = content(name, task, number)
             if number % 3 == 2:
-                await log.append_all({0: [arrow().pack_elements(rows)], 1: rows})
+                await log.append_all({0: [next(arrow().packs_of(rows))], 1: rows})
             else:
                 await log.append_all({0: rows, 1: rows})
             say(task, number)
@@ -80,7 +80,7 @@ async def commit(path: Path, name: str, first: str) -> None:
             for partition, attempt in enumerate(attempts):
                 stage = await ledger.begin("sink", attempt, partition, batch=batch, epoch=epoch)
                 rows = content(batch)
-                for one in rows if partition else [arrow().pack_elements(rows)]:
+                for one in rows if partition else [next(arrow().packs_of(rows))]:
                     await stage.add(one)
                 await stage.seal()
             await ledger.commit("sink", batch, attempts, query="q", epoch=epoch)
@@ -110,7 +110,7 @@ async def in_steps(path: Path) -> None:
 
 async def write_on(path: Path, seconds: str) -> None:
     """Append packs without a pause; print seconds of the longest wait for a checkpoint and append, and the rows."""
-    pack = Pack(arrow().pack_elements([Element(bytes(28))] * 8000).data, 8000)
+    pack = next(arrow().packs_of([Element(bytes(28))] * 8000))
     reset, waits = Log._reset_wal, [0.0]
 
     def timed(log: Log, **terms: bool) -> None:

@@ -62,7 +62,7 @@ async def fill(path: Path) -> None:
                 await stage(ledger, f"sink {sink}", f"{sink}-{batch}", batch, 5)
                 await ledger.commit(f"sink {sink}", batch, {f"{sink}-{batch}": 5}, query=f"query {sink}", epoch=batch)
         await stage(ledger, "open", "a-single", 0, 1, elements("staged", 20))
-        await stage(ledger, "open", "a-pack", 0, 1, [arrow().pack_elements(elements("packed", 300))])
+        await stage(ledger, "open", "a-pack", 0, 1, [next(arrow().packs_of(elements("packed", 300)))])
         await ledger.begin("open", "not-complete", 2, batch=0, epoch=1)
         for reader in range(5):
             await log.acknowledge(f"reader{reader}", {0: 10 + reader, 1: 3})

@@ -74,10 +74,6 @@ def packs_of(rows: Sequence[Element]) -> Iterator[Pack]:
     return map(pack_of, divided(batch_of(rows)))
 
 
-def pack_elements(rows: Sequence[Element]) -> Pack:
-    return pack_of(batch_of(rows))
-
-
 def divided(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a batch in parts of the size of a pack."""
     if batch.num_rows <= PACK_ROWS and (batch.nbytes <= 2 * PACK_BYTES or batch.num_rows <= 1):

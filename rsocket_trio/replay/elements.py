@@ -226,15 +226,15 @@ class RecordEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         return entry + _NULL_ENTRY if is_null else entry
 
 
-def source_payload(stored: Record | Pack) -> Payload:
-    """Return a record, or a pack, as a source sends it."""
-    if isinstance(stored, Pack):
-        entry = RecordEntry(stored.position, stored.count, stored.timestamp, pack=ARROW)
+def source_payload(record: Record | Pack) -> Payload:
+    """Return ``record``, which may be a pack, as a source sends it."""
+    if isinstance(record, Pack):
+        entry = RecordEntry(record.position, record.count, record.timestamp, pack=ARROW)
     else:
         entry = RecordEntry(
-            stored.position, stored.count, stored.timestamp, stored.metadata, stored.key, stored.headers
+            record.position, record.count, record.timestamp, record.metadata, record.key, record.headers
         )
-    return Payload(stored.data or b"", entry.encoded(is_null=stored.data is None))
+    return Payload(record.data or b"", entry.encoded(is_null=record.data is None))
 
 
 _decoded, _NOTHING = msgspec.msgpack.Decoder(RecordEntry).decode, RecordEntry()

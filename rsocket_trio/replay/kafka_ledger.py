@@ -256,7 +256,7 @@ class KafkaLedger(Ledger):
         elif elements:
             # A row alone is a pack as well.
             bodies = [stored(0, number, 0, form, *contents) for number, _, form, contents in bodies_of(elements)]
-            packs = [body if isinstance(body, Pack) else arrow().pack_elements([body.element]) for body in bodies]
+            packs = [body if isinstance(body, Pack) else next(arrow().packs_of([body.element])) for body in bodies]
             parts = [Element(pack.data, key=own.encode()) for pack in packs]
             begins = await self._attempts.append_all({0: parts})
             if note is None or note.id != own:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, Self, TypeVar
@@ -17,6 +17,7 @@ from rsocket_trio.errors import Rejected
 from rsocket_trio.payload import BytesLike, as_bytes
 from rsocket_trio.replay.elements import Element, Pack, Record, arrow, now_us, reader_name
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
+from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.values import between, value
 
 T = TypeVar("T")
@@ -273,20 +274,20 @@ def check_begin(partition: int, at: Mapping[int, int] | None, latest: int) -> No
         raise ValueError(f"partition {partition} ends at {latest}, not at {at[partition]}: somebody else wrote to it")
 
 
-# Appends of many tasks, which are written together
+# Appends of many tasks, which one of them writes for all
 
 
 @attrs.define(eq=False)
 class Appending:
-    """The elements of one ``append_all``, its ``at``, and the task that waits for it."""
+    """The elements of one ``append_all``, its ``at``, and once that is known the outcome: where they begin."""
 
     elements: Mapping[int, Sequence[Element | Pack]]
     at: Mapping[int, int] | None
-    task: trio.lowlevel.Task = attrs.field(factory=trio.lowlevel.current_task)
+    begins: outcome.Outcome[Sequence[dict[int, int]]] | None = None
 
 
 class AppendQueue:
-    """The appends that wait, and while there are some a task that writes all that are there together.
+    """The appends that wait: the task of one of them writes all that are there.
 
     ``write(take)`` writes what ``take()`` returns, all or nothing, and returns where each begins. It calls ``take``, in
     any thread, once nothing can hinder it: an append can be cancelled until then, and has written nothing. If it raises
@@ -297,48 +298,54 @@ class AppendQueue:
         self._write = write
         self._pending: deque[Appending] = deque()
         self._is_writing = False
+        self._written = ParkingLot()
 
-    def append(self, own: Appending) -> Coroutine[object, object, dict[int, int]]:
-        """Return where the elements begin, once they are written, or raise why they are not. To be awaited at once."""
-
-        def leave(_: object) -> trio.lowlevel.Abort:
-            with suppress(ValueError):
-                self._pending.remove(own)
-                return trio.lowlevel.Abort.SUCCEEDED
-            # It is being written: the caller learns the outcome first and is cancelled then.
-            return trio.lowlevel.Abort.FAILED
-
+    async def append(self, own: Appending) -> dict[int, int]:
+        """Return where the elements begin, once they are written, or raise why they are not."""
         self._pending.append(own)
-        if not self._is_writing:
-            self._is_writing = True
-            trio.lowlevel.spawn_system_task(self._write_all)
-        return trio.lowlevel.wait_task_rescheduled(leave)  # noqa: ASYNC105
-
-    def _take(self, taken: list[Appending]) -> list[Appending]:
-        with suppress(IndexError):
-            while True:
-                # One by one: a task that is cancelled meanwhile removes its own, or finds it gone.
-                taken.append(self._pending.popleft())
-        return taken
+        try:
+            while own.begins is None:
+                await (self._written.park() if self._is_writing else self._write_all())
+        except trio.Cancelled:
+            if own in self._pending:
+                self._pending.remove(own)
+                raise
+            with trio.CancelScope(shield=True):
+                # It is being written: the caller learns the outcome first and is cancelled then.
+                while own.begins is None:
+                    await self._written.park()
+        assert own.begins is not None
+        [begins] = own.begins.unwrap()
+        return begins
 
     async def _write_all(self) -> None:
-        """Write until nothing waits. It is cancelled only where all tasks are: at the end of Trio's run."""
+        self._is_writing = True
+        taken: list[Appending] = []
+
+        def take() -> list[Appending]:
+            with suppress(IndexError):
+                while True:
+                    # One by one: a task that is cancelled meanwhile removes its own, or finds it gone.
+                    taken.append(self._pending.popleft())
+            return taken
+
+        failure: Exception = RuntimeError("interrupted: nobody knows what was written")
         try:
-            while self._pending:
-                taken: list[Appending] = []
-                written = await outcome.acapture(self._write, partial(self._take, taken))
-                if isinstance(written, outcome.Value):
-                    for appending, begins in zip(taken, written.value, strict=True):
-                        trio.lowlevel.reschedule(appending.task, outcome.Value(begins))
-                elif isinstance(written.error, ValueError):
+            # Tasks that the last append has woken append again: all of that is written together.
+            await trio.lowlevel.checkpoint()
+            try:
+                for appending, begins in zip(taken, await self._write(take), strict=True):
+                    appending.begins = outcome.Value([begins])
+            except ValueError:
+                with trio.CancelScope(shield=True):
                     for appending in taken:
-                        alone = await outcome.acapture(self._write, partial(list, (appending,)))
-                        trio.lowlevel.reschedule(appending.task, outcome.capture(lambda one: one.unwrap()[0], alone))
-                else:
-                    # Raised in every task that appended: the log was closed, or can't be written at all.
-                    for appending in self._take(taken):
-                        trio.lowlevel.reschedule(appending.task, outcome.Error(written.error))
-                # Tasks that it has woken append again: all of that is written together.
-                await trio.lowlevel.checkpoint()
+                        appending.begins = await outcome.acapture(self._write, partial(list, (appending,)))
+        except Exception as error:
+            # Raised in every task that appended: the log was closed, or can't be written at all.
+            failure = error
+            take()
         finally:
+            for appending in taken:
+                appending.begins = appending.begins or outcome.Error(failure)
             self._is_writing = False
+            self._written.wake_all()

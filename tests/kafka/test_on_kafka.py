@@ -235,7 +235,7 @@ async def test_any_server_commits_what_others_have_staged(broker: Broker, topic:
             staged = await a.begin("s", "packs", 0)
             for first in (0, 3):
                 await staged.add(
-                    arrow().pack_elements([Element(b"%d" % row, b"m", key=b"k") for row in range(first, first + 3)])
+                    next(arrow().packs_of([Element(b"%d" % row, b"m", key=b"k") for row in range(first, first + 3)]))
                 )
             await staged.seal()
             assert (await b.commit("s", 0, {"a0": 2, "b0": 1, "packs": 6})).promoted
@@ -300,7 +300,7 @@ async def test_null_and_headers_stay_as_they_are_whoever_writes(broker: Broker, 
     ]
     async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as a, KafkaLedger(log) as b:
         await log.append_all({0: rows})
-        await log.append_all({0: [arrow().pack_elements(rows)]})
+        await log.append_all({0: [next(arrow().packs_of(rows))]})
         for number, row in enumerate(rows):
             await stage(a, "s", f"a{number}", [row])
         await stage(a, "s", "together", rows)

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from rsocket_trio import Invalid, Payload, RemoteProtocolError, Responder
 from rsocket_trio.replay import Element, Ledger, Log, Pack, Record, ReplayableLog, add_sink, add_source
 from rsocket_trio.replay.arrow_packs import (
+    batch_of,
     checked,
     elements_of,
-    pack_elements,
+    pack_of,
     packed,
+    packs_of,
     placed,
     rows_of,
 )
@@ -67,7 +69,7 @@ elements = st.builds(
 
 @given(st.lists(elements, min_size=1, max_size=20), st.integers(0, 30), st.integers(0, 30))
 def test_any_rows_come_back_whole_and_from_any_place(rows: list[Element], start: int, length: int) -> None:
-    pack = pack_elements(rows)
+    pack = next(packs_of(rows))
 
     assert list(elements_of(pack)) == rows
     assert checked(pack) == [pack]
@@ -77,9 +79,9 @@ def test_any_rows_come_back_whole_and_from_any_place(rows: list[Element], start:
 
 
 def test_columns_that_are_null_in_all_rows_are_left_out_but_data() -> None:
-    [batch] = pa.ipc.open_stream(pack_elements([Element(None)]).data)
+    [batch] = pa.ipc.open_stream(next(packs_of([Element(None)])).data)
     assert batch.to_pydict() == {"data": [None]}
-    [batch] = pa.ipc.open_stream(pack_elements(PAIR).data)
+    [batch] = pa.ipc.open_stream(next(packs_of(PAIR)).data)
     assert batch.to_pydict() == {
         "data": [b"hello", None],
         "key": [b"k", None],
@@ -116,7 +118,7 @@ def test_a_pack_without_data_has_no_row_at_its_positions() -> None:
 
 
 def test_single_rows_are_joined_and_packs_stay_as_they_are() -> None:
-    pack = Pack(pack_elements([Element(b"%d" % n) for n in range(3)]).data, 3, 5)
+    pack = Pack(next(packs_of([Element(b"%d" % n) for n in range(3)])).data, 3, 5)
 
     found = list(packed([Record(3, b"a"), Record(4, b"b"), pack, Record(8, b"last")], 3))
     assert found[1] is pack
@@ -127,7 +129,7 @@ def test_single_rows_are_joined_and_packs_stay_as_they_are() -> None:
 
 def test_a_large_pack_is_divided_and_all_rows_are_there() -> None:
     rows = [Element(b"%d" % number, count=number % 3 + 1) for number in range(3 * PACK_ROWS)]
-    parts = checked(pack_elements(rows))
+    parts = checked(pack_of(batch_of(rows)))
 
     assert len(parts) >= 3
     assert sum(part.count for part in parts) == sum(row.count for row in rows)
@@ -208,7 +210,7 @@ def test_a_compressed_pack_is_refused_before_it_is_decompressed() -> None:
 
 
 def test_a_pack_that_is_cut_or_changed_is_refused_or_holds_rows() -> None:
-    whole = pack_elements([Element(b"%d" % number, key=b"k") for number in range(50)]).data
+    whole = next(packs_of([Element(b"%d" % number, key=b"k") for number in range(50)])).data
     refused = 0
     for place in range(0, len(whole), 7):
         for torn in (whole[:place], whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :]):
@@ -320,9 +322,9 @@ async def test_a_stage_takes_packs_and_rows_between_them() -> None:
         assert (await client.request_response(route="rows.pack")).text == '{"pack":["arrow/1"]}'
         opening = b'{"sink":"s","attempt":"a","partition":0}'
         async with client.request_channel(opening, route="rows.stage") as channel:
-            await channel.send(element(pack_elements(PAIR).data))
+            await channel.send(element(next(packs_of(PAIR)).data))
             await channel.send(b"single")
-            await channel.send(element(pack_elements(PAIR).data))
+            await channel.send(element(next(packs_of(PAIR)).data))
             await channel.send_eof()
             assert [item.text async for item in channel] == ['{"rows":5,"elements":3}']
         await ledger.commit("s", 0, {"a": 5})
@@ -332,9 +334,9 @@ async def test_a_stage_takes_packs_and_rows_between_them() -> None:
 @each_row(
     ("payload", "problem"),
     [
-        (element(pack_elements(PAIR).data[:-9]), "is not in arrow/1|0 record batches"),
-        (element(pack_elements(PAIR).data, rows=3), "a pack of 2 rows, its metadata says 3"),
-        (element(pack_elements(PAIR).data, "plain/1"), "a pack in the format 'plain/1': known is arrow/1"),
+        (element(next(packs_of(PAIR)).data[:-9]), "is not in arrow/1|0 record batches"),
+        (element(next(packs_of(PAIR)).data, rows=3), "a pack of 2 rows, its metadata says 3"),
+        (element(next(packs_of(PAIR)).data, "plain/1"), "a pack in the format 'plain/1': known is arrow/1"),
     ],
 )
 async def test_a_bad_pack_at_a_sink_is_invalid_and_nothing_is_written(payload: Payload, problem: str) -> None:
