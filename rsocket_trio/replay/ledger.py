@@ -236,8 +236,7 @@ class Ledger(OpenedByBlock):
         """Close the ledger, and a log that it made itself. Do nothing the second time."""
         if self._owns_log:
             await self.log.aclose()
-        else:
-            await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
 
     # State: that of the database
 

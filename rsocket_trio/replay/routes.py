@@ -11,7 +11,7 @@ import inspect
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, TypeAlias, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import msgspec
 import trio
@@ -24,8 +24,6 @@ from rsocket_trio.replay.errors import NotWritten
 from rsocket_trio.replay.ledger import Ledger
 from rsocket_trio.replay.log import OpenedByBlock, ReplayableLog, Retention
 
-T = TypeVar("T")
-
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Errors of a write that left nothing behind."""
 MAX_REQUEST_BYTES = 2**20
@@ -33,21 +31,21 @@ MAX_REQUEST_BYTES = 2**20
 
 
 def arguments_of(function: Callable[..., object]) -> type[msgspec.Struct]:
-    """Return the type of JSON objects whose members are the arguments of a function, as it declares them."""
+    """Return the type of JSON objects whose members are the arguments of a function that may be given by name."""
     kinds = get_type_hints(function, include_extras=True)
     fields = [
         (name, kinds[name], msgspec.NODEFAULT if parameter.default is parameter.empty else parameter.default)
         for name, parameter in inspect.signature(function).parameters.items()
-        if name in kinds
+        if name in kinds and parameter.kind is not parameter.POSITIONAL_ONLY
     ]
     return msgspec.defstruct(function.__name__, fields, rename="camel")
 
 
-def decoded(data: bytes, kind: type[T]) -> T:
-    """Return a request from JSON; an empty one has all defaults. Raise ``ValueError`` or ``RecursionError``."""
+def decoded(data: bytes, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the arguments in a request; an empty one has all defaults. Raise ``ValueError`` or ``RecursionError``."""
     if len(data) > MAX_REQUEST_BYTES:
         raise ValueError(f"a request of {len(data)} bytes: the limit is {MAX_REQUEST_BYTES}")
-    return msgspec.json.decode(data or b"{}", type=kind)
+    return msgspec.structs.asdict(msgspec.json.decode(data or b"{}", type=kind))
 
 
 @asynccontextmanager
@@ -76,7 +74,7 @@ def command(function: Callable[..., Awaitable[object]], *logs: OpenedByBlock) ->
 
     async def answer(request: Payload) -> bytes:
         async with serving(*logs):
-            content = await function(**msgspec.structs.asdict(decoded(request.data, kind)))
+            content = await function(**decoded(request.data, kind))
             return b"" if content is None else msgspec.json.encode(content)
 
     return answer
@@ -88,19 +86,8 @@ OnAck: TypeAlias = Callable[[int, int], Awaitable[object] | object]
 
 PACK_DELAY = 0.005
 """Seconds that a reader at the end of a log waits for rows to share a pack with the first."""
-
-
-class RangeRequest(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to", "packs": "pack"}):
-    """A reader's request for rows; without ``end`` also those to come. ``packs`` are formats of packs that it takes."""
-
-    partition: Whole
-    start: Whole
-    end: Whole | None = None
-    packs: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.end is not None and self.end < self.start:
-            raise ValueError(f"'to' is {self.end}, below 'from' {self.start}")
+_logs: weakref.WeakKeyDictionary[Responder, dict[str, ReplayableLog]] = weakref.WeakKeyDictionary()
+"""The logs that each responder serves, by route."""
 
 
 def add_source(
@@ -123,6 +110,7 @@ def add_source(
         if on_ack is not None:
             raise ValueError("add_source with 'retention' and 'on_ack': the log itself drops records by its retention")
         log.set_retention(retention)
+    logs, wanted = _logs.setdefault(responder, {}), arguments_of(send_range)
 
     async def offsets(timestamps: dict[Whole, Whole] | None = None) -> dict[int, Bounds]:
         await log.retain(in_full=False)
@@ -136,9 +124,7 @@ def add_source(
 
     async def read(request: Payload, out: Outgoing) -> None:
         async with serving(log):
-            span = decoded(request.data, RangeRequest)
-            log.check_range(span.partition, span.start, span.end)
-            await send_range(log, out, span)
+            await send_range(log, out, **decoded(request.data, wanted))
 
     async def ack(ends: dict[Whole, Whole], reader: str | None = None) -> None:
         for partition, end in ends.items():
@@ -163,18 +149,36 @@ def add_source(
             shown[name] = {"ends": ends, "behind": behind, "seen": reader.seen}
         return shown
 
+    async def sources(pattern: Annotated[str, Meta(max_length=255)] = "*") -> dict[str, dict[str, Source]]:
+        return {"sources": {name: await listed(logs[name]) for name in sorted(logs) if is_like(name, pattern)}}
+
     responder.request_stream(route)(read)
     responder.request_response(f"{route}.offsets")(command(offsets, log))
     responder.fire_and_forget(f"{route}.ack")(command(ack, log))
     responder.request_response(f"{route}.ack")(command(ack, log))
     responder.request_response(f"{route}.readers")(command(readers, log))
-    list_source(responder, route, log)
+    if not logs:
+        responder.request_response(elements.SOURCES_ROUTE)(command(sources))
+    logs[route] = log
 
 
-async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest) -> None:
-    """Send the records of a range, in packs if the reader takes them and pyarrow is installed."""
-    partition, end, position = span.partition, span.end, span.start
-    is_packed = elements.ARROW in span.packs and elements.has_arrow()
+async def send_range(
+    log: ReplayableLog,
+    out: Outgoing,
+    /,
+    partition: Whole,
+    from_: Whole,
+    to: Whole | None = None,
+    pack: Sequence[str] = (),
+) -> None:
+    """Send the records of a range, without ``to`` also those to come; in packs if the reader takes Arrow, one of the
+    formats ``pack``, and pyarrow is installed.
+    """
+    if to is not None and to < from_:
+        raise ValueError(f"'to' is {to}, below 'from' {from_}")
+    log.check_range(partition, from_, to)
+    position = from_
+    is_packed = elements.ARROW in pack and elements.has_arrow()
 
     def payloads(stored: Iterable[Record | Pack]) -> Iterator[Payload]:
         """Yield the payloads, made one by one so that other tasks run in between."""
@@ -186,33 +190,15 @@ async def send_range(log: ReplayableLog, out: Outgoing, span: RangeRequest) -> N
                 yield elements.source_payload(item)
             position = item.end
 
-    while end is None or position < end:
+    while to is None or position < to:
         before = position
         read = log.read_packs if is_packed else log.read_some
-        await out.send_many(payloads(await read(partition, position, end)))
+        await out.send_many(payloads(await read(partition, position, to)))
         if position == before:
             await log.wait_beyond(partition, before)
             if is_packed and log.bounds(partition)[1] - before < elements.PACK_ROWS:
                 # More may come at once, and then shares a pack.
                 await trio.sleep(PACK_DELAY)
-
-
-# The list of sources
-
-_logs: weakref.WeakKeyDictionary[Responder, dict[str, ReplayableLog]] = weakref.WeakKeyDictionary()
-"""The logs that each responder serves, by route."""
-
-
-def list_source(responder: Responder, route: str, log: ReplayableLog) -> None:
-    """Add a source to the list of ``responder``, and serve that list from the first one on."""
-    logs = _logs.setdefault(responder, {})
-
-    async def answer(pattern: Annotated[str, Meta(max_length=255)] = "*") -> dict[str, dict[str, Source]]:
-        return {"sources": {name: await listed(logs[name]) for name in sorted(logs) if is_like(name, pattern)}}
-
-    if not logs:
-        responder.request_response(elements.SOURCES_ROUTE)(command(answer))
-    logs[route] = log
 
 
 async def listed(log: ReplayableLog) -> Source:
@@ -254,7 +240,7 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
     async def stage(channel: Channel) -> None:
         count = 0
         async with serving(ledger):
-            staged = await ledger.begin(**msgspec.structs.asdict(decoded(channel.request.data, opening)))
+            staged = await ledger.begin(**decoded(channel.request.data, opening))
             try:
                 while batch := await channel.receive_batch():
                     writes = [await element_of(payload) for payload in batch]
