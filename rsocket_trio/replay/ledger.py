@@ -222,9 +222,14 @@ class Ledger(OpenedByBlock):
     async def open(self) -> None:
         """Open the ledger and its log. Do nothing the second time."""
         await self.log.open()
-        if not self._is_checked:
+
+        def check(connection: Connection) -> None:
             # A sink that is damaged or missing would not be found, and its last batch count twice.
-            await self._tables._look_up(partial(tables.whole, table="sinks"))
+            if (known := len(Sink.where(connection, ""))) != (number := tables.counter(connection, "sinks")):
+                raise CorruptLog(None, f"it has {known} sinks instead of {number}")
+
+        if not self._is_checked:
+            await self._tables._look_up(check)
             self._is_checked = True
 
     async def aclose(self) -> None:

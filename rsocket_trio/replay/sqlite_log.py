@@ -295,8 +295,7 @@ class Log(ReplayableLog):
                 self._reset_wal()
                 result = self._transaction(self._writer, function)
             if makes_room or self._wal_bytes > self._reset_at:
-                if self._reset_wal() and makes_room and self._delete_reserve():
-                    self._reset_wal()
+                self._reset_wal(gives_reserve=makes_room)
                 # Where somebody reads on, it waits for that again some MiB later.
                 self._reset_at = max(WAL_BYTES, self._wal_bytes + CHECKPOINT_BYTES)
                 self._take_reserve()
@@ -312,11 +311,11 @@ class Log(ReplayableLog):
             return os.stat(f"{self._file}-wal").st_size
         return 0
 
-    def _reset_wal(self) -> bool:
-        """Copy the write-ahead log and begin it anew, unless somebody reads it for too long.
+    def _reset_wal(self, *, gives_reserve: bool = False) -> None:
+        """Copy the write-ahead log and begin it anew, on a full disk in the room of the reserve if that may go.
 
-        Return whether the disk is full. A failure is none of the commit that it comes with: the WAL stays, and is
-        copied the next time.
+        Where somebody reads it for too long, or the disk fails, it stays, and is copied the next time: that is no
+        failure of the commit that it comes with.
         """
         import apsw
 
@@ -327,10 +326,10 @@ class Log(ReplayableLog):
             pass  # another process copies it, or reads it
         except apsw.Error as error:
             logger.warning("%s: its write-ahead log could not be copied: %s", self.path, error)
-            return isinstance(error, apsw.FullError)
+            if gives_reserve and isinstance(error, apsw.FullError) and self._delete_reserve():
+                self._reset_wal()
         finally:
             self._writer.set_busy_timeout(LOCK_TRY_MS)
-        return False
 
     async def _give_back(self) -> None:
         """Give back to the disk what is free beyond a quarter of the file, in portions."""
@@ -471,7 +470,7 @@ class Log(ReplayableLog):
             self._check_position(partition, start, state.earliest, state.latest)
             for place in tables.places(connection, state, start, is_with_bodies=True) if start < stop else ():
                 entries.append(tables.stored(*place))
-                size += tables.size_of(place[7:])
+                size += place[4]
                 if size >= max_bytes or entries[-1].end >= stop:
                     break
             return entries

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import groupby
 from operator import attrgetter
@@ -95,13 +95,6 @@ def count(connection: Connection, name: str, by: int = 1) -> int:
     return total
 
 
-def whole(connection: Connection, table: str) -> list[list[Any]]:
-    stored, number = rows(connection, table), counter(connection, table)
-    if len(stored) != number:
-        raise CorruptLog(None, f"it has {len(stored)} {table} instead of {number}")
-    return stored
-
-
 @attrs.define
 class Row:
     """A row of the table ``TABLE``: its attributes are the columns but the CRC, in order."""
@@ -123,10 +116,6 @@ Body: TypeAlias = tuple[int, int | None, int, tuple[bytes | None, ...]]
 metadata, key and headers."""
 
 
-def size_of(contents: Iterable[bytes | None]) -> int:
-    return OVERHEAD + sum([len(content) for content in contents if content is not None])
-
-
 def crc_of_body(form: int, *contents: bytes | None) -> int:
     """Return the CRC of the columns of a body. Raise ``TypeError`` or ``struct.error`` if it is damaged or missing."""
     crc = crc32(_LENGTHS.pack(form, *[-1 if content is None else len(content) for content in contents]))
@@ -142,13 +131,10 @@ def bodies_of(group: Iterable[Element | Pack]) -> Iterator[Body]:
         together = list(run)
         is_packed = kind is Element and len(together) > 1 and elements.has_arrow()
         for body in elements.arrow().packs_of(together) if is_packed else together:
-            yield body_of(body, time)
-
-
-def body_of(stored: Element | Pack, time: int | None) -> Body:
-    if isinstance(stored, Pack):
-        return stored.count, time, ARROW_FORM, (stored.data, None, None, None)
-    return stored.count, time, ROW_FORM, stored.contents
+            if isinstance(body, Pack):
+                yield body.count, time, ARROW_FORM, (body.data, None, None, None)
+            else:
+                yield body.count, time, ROW_FORM, body.contents
 
 
 def stored(position: int, count: int, time: int, *body: Any) -> Record | Pack:
@@ -179,8 +165,8 @@ class Partition(Row):
         """Store a body, and place it at the end."""
         number, _, form, contents = body
         connection.execute("INSERT INTO bodies VALUES (NULL, ?, ?, ?, ?, ?)", (form, *contents))
-        crc = crc_of_body(form, *contents)
-        self.place(connection, number, connection.last_insert_rowid(), size_of(contents), crc)
+        size = OVERHEAD + sum([len(content) for content in contents if content is not None])
+        self.place(connection, number, connection.last_insert_rowid(), size, crc_of_body(form, *contents))
 
     def place(self, connection: Connection, count: int, body: int, size: int, body_crc: int) -> None:
         """Give a body that is stored the next place."""
@@ -212,14 +198,6 @@ def partition_of(connection: Connection, number: int) -> Partition:
     return Partition(*row(connection, "partitions", "number", number))
 
 
-def is_whole(place: tuple[object, ...], crc: object, columns: Sequence[Any]) -> bool:
-    """Return whether a place has the CRC of what it says, and its body, if its columns are there, the one it names."""
-    try:
-        return crc == crc32(_PLACE.pack(*place)) and (not columns or place[-1] == crc_of_body(*columns))
-    except (TypeError, struct.error):
-        return False
-
-
 def places(connection: Connection, partition: Partition, start: int, *, is_with_bodies: bool = False) -> Iterator[Any]:
     """Yield the places of a partition in order, from the one that holds ``start`` on, with the columns of their bodies.
 
@@ -235,7 +213,12 @@ def places(connection: Connection, partition: Partition, start: int, *, is_with_
         "(SELECT max(position) FROM places WHERE partition = ?1 AND position <= ?2) ORDER BY position",
         (partition.number, start),
     ):
-        if not is_whole((partition.number, position, count, time, body, size, body_crc), crc, columns):
+        try:
+            is_whole = crc == crc32(_PLACE.pack(partition.number, position, count, time, body, size, body_crc))
+            is_whole = is_whole and (not columns or body_crc == crc_of_body(*columns))
+        except (TypeError, struct.error):
+            is_whole = False
+        if not is_whole:
             problem = "its CRC is wrong"
             break
         if position + count <= start or expected not in (None, position):
