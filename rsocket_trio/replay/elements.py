@@ -39,6 +39,8 @@ FOREVER: Final = 2**63
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 """The headers of a record in order: names, which may come twice, each with its content or ``None``."""
+decoded_headers: Callable[[bytes], Headers] = msgspec.msgpack.Decoder(Headers).decode
+"""Returns headers from MessagePack. Raises ``ValueError`` for malformed ones."""
 
 
 def now_us() -> int:
@@ -80,7 +82,7 @@ class Record:
 
     ``data``, ``key`` and ``headers`` are those of its element. ``timestamp`` says when it was appended, in microseconds
     since 1970: never less than that of the record before, ``None`` where that is not known. Records that differ only
-    in it are equal. A record of 0 rows says that there is nothing before its position: see ``has_gaps``.
+    in it are equal. A record of 0 rows says that there is nothing before its position.
     """
 
     position: int
@@ -139,10 +141,6 @@ def arrow() -> ModuleType:
 def rows_in(stored: Record | Pack, start: int = 0, end: int = FOREVER) -> Iterable[Record]:
     """Return a record, or those of a pack that have rows from ``start`` to below ``end``."""
     return arrow().rows_of(stored, start, end) if isinstance(stored, Pack) else (stored,)
-
-
-decoded_headers: Callable[[bytes], Headers] = msgspec.msgpack.Decoder(Headers).decode
-"""Returns headers from MessagePack. Raises ``ValueError`` for malformed ones."""
 
 
 def reader_name(name: object) -> str:

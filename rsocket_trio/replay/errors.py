@@ -48,10 +48,7 @@ class CorruptLog(ReplayError):
         where = "" if position is None else f" in partition {partition} at position {position}"
         super().__init__(f"the log is damaged{where}: {reason}")
         self.args = file, reason, partition, position
-        self.file = file
-        self.reason = reason
-        self.partition = partition
-        self.position = position
+        self.file, self.reason, self.partition, self.position = file, reason, partition, position
 
     def __str__(self) -> str:
         return f"{self.file or 'in memory'}: {self.text}"

@@ -15,8 +15,9 @@ from rsocket_trio.replay import elements, kafka_client
 from rsocket_trio.replay.elements import RECORD_METADATA, Element, Pack, Record, arrow, prepared
 from rsocket_trio.replay.errors import PositionExpired, TopicGone
 from rsocket_trio.replay.kafka_client import CONSUMER, Cluster, Rows, Topic, TransactionalProducer, failed, kafka
-from rsocket_trio.replay.log import READ_BYTES, Appending, AppendQueue, ReplayableLog
+from rsocket_trio.replay.log import READ_BYTES, Appending, ReplayableLog
 from rsocket_trio.tools.parking_lot import ParkingLot
+from rsocket_trio.tools.write_queue import WriteQueue
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -76,7 +77,6 @@ class KafkaLog(ReplayableLog):
     topic or Kafka refuses the settings; the log raises ``ModuleNotFoundError`` without confluent-kafka.
     """
 
-    has_gaps = True
     _config: Mapping[str, str] = {"message.timestamp.type": "LogAppendTime"}
     """The settings of a topic that is made."""
 
@@ -110,7 +110,7 @@ class KafkaLog(ReplayableLog):
         self._looking = trio.Lock()
         self._changed = ParkingLot()
         self._producer = TransactionalProducer(self._cluster, f"rsocket-trio.{topic}.{uuid.uuid4()}", APPEND_SECONDS)
-        self._appends = AppendQueue(self._write)
+        self._appends = WriteQueue(self._write)
         self._closed = self._is_other = False
 
     def _beside(self, topic: str, partitions: int, config: Mapping[str, str]) -> KafkaLog:
@@ -319,7 +319,7 @@ class KafkaLog(ReplayableLog):
         for partition in elements:
             self.bounds(partition)
         own = Appending({partition: prepared(group) for partition, group in elements.items()}, at)
-        return await self._appends.append(own)
+        return await self._appends.write(own)
 
     async def _write(self, take: Callable[[], list[Appending]]) -> Sequence[dict[int, int]]:
         self._check_closed()

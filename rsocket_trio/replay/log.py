@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property, partial
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Self, TypeVar
 
 import attrs
-import outcome
 import trio
 
 from rsocket_trio.errors import Rejected
 from rsocket_trio.payload import BytesLike, as_bytes
 from rsocket_trio.replay.elements import Element, Pack, Record, arrow, now_us, reader_name
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
-from rsocket_trio.tools.parking_lot import ParkingLot
 from rsocket_trio.values import between, value
 
 T = TypeVar("T")
@@ -75,14 +71,9 @@ class OpenedByBlock(ABC):
 class ReplayableLog(OpenedByBlock):
     """Records by partition and position, appended at the end and read from anywhere.
 
-    Positions of a partition count rows, from 0 on and, unless ``has_gaps``, without gaps. Use it under ``async with``,
-    which opens it and closes it. Every method that names a partition raises ``UnknownPartition``.
-    """
-
-    has_gaps = False
-    """True if some positions have no record, and never will: those of Kafka's markers, for one.
-
-    Then ``read_some`` may end with a record of 0 rows: there is nothing before its position.
+    Positions of a partition count rows, from 0 on. Some may have no record, and never will, as those of markers of
+    Kafka: then ``read_some`` may end with a record of 0 rows, and nothing is before its position. Use it under ``async
+    with``, which opens it and closes it. Every method that names a partition raises ``UnknownPartition``.
     """
 
     @abstractmethod
@@ -274,78 +265,9 @@ def check_begin(partition: int, at: Mapping[int, int] | None, latest: int) -> No
         raise ValueError(f"partition {partition} ends at {latest}, not at {at[partition]}: somebody else wrote to it")
 
 
-# Appends of many tasks, which one of them writes for all
-
-
-@attrs.define(eq=False)
+@value
 class Appending:
-    """The elements of one ``append_all``, its ``at``, and once that is known the outcome: where they begin."""
+    """The elements of one ``append_all``, and its ``at``."""
 
     elements: Mapping[int, Sequence[Element | Pack]]
     at: Mapping[int, int] | None
-    begins: outcome.Outcome[Sequence[dict[int, int]]] | None = None
-
-
-class AppendQueue:
-    """The appends that wait: the task of one of them writes all that are there.
-
-    ``write(take)`` writes what ``take()`` returns, all or nothing, and returns where each begins. It calls ``take``, in
-    any thread, once nothing can hinder it: an append can be cancelled until then, and has written nothing. If it raises
-    ``ValueError``, because of one of them, each is written alone.
-    """
-
-    def __init__(self, write: Callable[[Callable[[], list[Appending]]], Awaitable[Sequence[dict[int, int]]]]) -> None:
-        self._write = write
-        self._pending: deque[Appending] = deque()
-        self._is_writing = False
-        self._written = ParkingLot()
-
-    async def append(self, own: Appending) -> dict[int, int]:
-        """Return where the elements begin, once they are written, or raise why they are not."""
-        self._pending.append(own)
-        try:
-            while own.begins is None:
-                await (self._written.park() if self._is_writing else self._write_all())
-        except trio.Cancelled:
-            if own in self._pending:
-                self._pending.remove(own)
-                raise
-            with trio.CancelScope(shield=True):
-                # It is being written: the caller learns the outcome first and is cancelled then.
-                while own.begins is None:
-                    await self._written.park()
-        assert own.begins is not None
-        [begins] = own.begins.unwrap()
-        return begins
-
-    async def _write_all(self) -> None:
-        self._is_writing = True
-        taken: list[Appending] = []
-
-        def take() -> list[Appending]:
-            with suppress(IndexError):
-                while True:
-                    # One by one: a task that is cancelled meanwhile removes its own, or finds it gone.
-                    taken.append(self._pending.popleft())
-            return taken
-
-        failure: Exception = RuntimeError("interrupted: nobody knows what was written")
-        try:
-            # Tasks that the last append has woken append again: all of that is written together.
-            await trio.lowlevel.checkpoint()
-            try:
-                for appending, begins in zip(taken, await self._write(take), strict=True):
-                    appending.begins = outcome.Value([begins])
-            except ValueError:
-                with trio.CancelScope(shield=True):
-                    for appending in taken:
-                        appending.begins = await outcome.acapture(self._write, partial(list, (appending,)))
-        except Exception as error:
-            # Raised in every task that appended: the log was closed, or can't be written at all.
-            failure = error
-            take()
-        finally:
-            for appending in taken:
-                appending.begins = appending.begins or outcome.Error(failure)
-            self._is_writing = False
-            self._written.wake_all()

@@ -24,8 +24,6 @@ from rsocket_trio.replay.errors import NotWritten
 from rsocket_trio.replay.ledger import Ledger
 from rsocket_trio.replay.log import OpenedByBlock, ReplayableLog, Retention
 
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Errors of a write that left nothing behind."""
 MAX_REQUEST_BYTES = 2**20
 """Bytes of a request at most: that is a commit of some 15,000 attempts."""
 
@@ -59,7 +57,8 @@ async def serving(*logs: OpenedByBlock) -> AsyncIterator[None]:
         except (ValueError, RecursionError) as error:
             raise Invalid(str(error)) from error
     except OSError as error:
-        what = "nothing was written" if error.errno in NO_ROOM else "the log can't be used"
+        has_room = error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        what = "the log can't be used" if has_room else "nothing was written"
         reason = errno.errorcode.get(error.errno or 0, "unknown error")
         raise NotWritten(f"{what}: {reason}, {error.strerror or error}") from error
 
@@ -220,6 +219,8 @@ def bounds_of(log: ReplayableLog) -> dict[int, Bounds]:
 
 WAITING_ELEMENTS = 1024
 """Elements of a channel that may wait to be staged; of their bytes, as many as a connection may hold."""
+_checking: weakref.WeakKeyDictionary[Connection, trio.CapacityLimiter] = weakref.WeakKeyDictionary()
+"""The packs that are checked: one at a time for a connection."""
 
 
 def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
@@ -263,10 +264,6 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
     responder.request_response(f"{route}.commit")(command(ledger.commit, ledger))
     responder.request_response(f"{route}.abort")(command(ledger.abort, ledger))
     responder.request_response(f"{route}.epoch")(command(ledger.epoch, ledger))
-
-
-_checking: weakref.WeakKeyDictionary[Connection, trio.CapacityLimiter] = weakref.WeakKeyDictionary()
-"""The packs that are checked: one at a time for a connection."""
 
 
 async def element_of(payload: Payload) -> tuple[int, Sequence[Element | Pack]]:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
 
 import msgspec
 import trio
@@ -24,15 +24,15 @@ from rsocket_trio.extras import install_command
 from rsocket_trio.replay import tables
 from rsocket_trio.replay.elements import FOREVER, Element, Pack, Record, has_arrow, now_us, prepared, rows_in
 from rsocket_trio.replay.errors import CorruptLog
-from rsocket_trio.replay.log import READ_BYTES, Appending, AppendQueue, Reader, ReplayableLog, Retention, check_begin
+from rsocket_trio.replay.log import READ_BYTES, Appending, Reader, ReplayableLog, Retention, check_begin
 from rsocket_trio.replay.tables import Partition, check_filesystem, partition_of, require_sqlite, translated
 from rsocket_trio.tools.parking_lot import ParkingLot
+from rsocket_trio.tools.write_queue import WriteQueue
 
 if TYPE_CHECKING:
     from apsw import Connection
 
 T = TypeVar("T")
-Sync: TypeAlias = Literal["full", "never"]
 
 APPLICATION_ID: Final = 0x52534B54
 """``PRAGMA application_id`` of our files: "RSKT"."""
@@ -81,12 +81,12 @@ class Log(ReplayableLog):
         partitions: int | None = None,
         *,
         limit_bytes: int | None = None,
-        sync: Sync = "full",
+        sync: Literal["full", "never"] = "full",
     ) -> None:
         if partitions is not None and partitions < 1:
             raise ValueError(f"{partitions} partitions: there must be at least 1")
-        if sync not in get_args(Sync):
-            raise ValueError(f"sync {sync!r}: must be one of {', '.join(get_args(Sync))}")
+        if sync not in ("full", "never"):
+            raise ValueError(f"sync {sync!r}: must be one of full, never")
         if path is not None and limit_bytes is not None:
             raise ValueError("limit_bytes is for a log in memory: a file has a retention, see add_source")
         if limit_bytes is not None and limit_bytes < 1:
@@ -102,14 +102,12 @@ class Log(ReplayableLog):
         self._synchronous = "full" if sync == "full" else "normal"
         self._clock = now_us
         self._count = 0
-        # The process that has opened it.
-        self._pid = 0
-        self._is_closed = False
+        self._pid = 0  # of the process that has opened it
+        self._is_closed = self._is_watched = False
         self._writes, self._reads = trio.CapacityLimiter(1), trio.CapacityLimiter(READERS)
         self._reset_at = WAL_BYTES
-        self._appends = AppendQueue(self._write)
+        self._appends = WriteQueue(self._write)
         self._changed = ParkingLot()
-        self._is_watched = False
         self._versions: dict[Connection, int] = {}
         self._retention: Retention | None = None
         self._retained_at = -math.inf
@@ -393,9 +391,10 @@ class Log(ReplayableLog):
     ) -> dict[int, int]:
         self._check_partitions(*elements, *(at or ()))
         own = Appending({number: prepared(group) for number, group in elements.items()}, at)
-        begins = await self._appends.append(own)
+        begins = await self._appends.write(own)
         if self._retention is not None:
-            await self.retain(in_full=False)
+            with trio.CancelScope(shield=True):  # the rows are there, whatever becomes of that
+                await self.retain(in_full=False)
         return begins
 
     async def _write(self, take: Callable[[], list[Appending]]) -> Sequence[dict[int, int]]:

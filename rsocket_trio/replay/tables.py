@@ -13,7 +13,7 @@ import logging
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -26,6 +26,7 @@ from rsocket_trio.extras import install_command
 from rsocket_trio.replay import elements
 from rsocket_trio.replay.elements import Element, Pack, Record
 from rsocket_trio.replay.errors import CorruptLog
+from rsocket_trio.tools import filesystems
 
 if TYPE_CHECKING:
     from apsw import Connection
@@ -235,10 +236,6 @@ def places(connection: Connection, partition: Partition, start: int, *, is_with_
 
 WHOLE_SQLITE: Final = (3, 51, 3)
 """From this version on SQLite does not lose pages when one connection begins the WAL anew."""
-REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "ceph-fuse", "lustre", "afs", "gfs2", "ocfs2", "glusterfs"}
-REMOTE |= {"ncpfs", "sshfs", "s3fs"}
-"""Types of file systems on which several machines may write: SQLite's locks and shared memory do not reach that far."""
-
 logger = logging.getLogger("rsocket_trio.replay")
 
 
@@ -295,19 +292,11 @@ def check_filesystem(file: Path, path: Path) -> None:
         raise FileNotFoundError(errno.ENOENT, "there is no folder for it", str(path))
     if not os.access(file if file.exists() else file.parent, os.R_OK | os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    kind = filesystem_of(file.parent)
-    if kind.removeprefix("fuse.") in REMOTE:
+    kind = filesystems.filesystem_of(file.parent)
+    is_shared = filesystems.is_shared(kind)
+    if is_shared:
         raise OSError(errno.ENOTSUP, f"a log has to be on a local disk, and this one is on {kind}", str(path))
-    if not kind or kind.startswith("fuse") or kind in {"9p", "virtiofs"}:
+    if is_shared is None:
         logger.warning(
             "%s: the file system (%s) may be shared with other machines, which a log does not bear", path, kind or "?"
         )
-
-
-def filesystem_of(folder: Path) -> str:
-    """Return the type of a folder's file system, as Linux tells it; empty where that is not known."""
-    with suppress(OSError):
-        mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        kinds = {fields[4].encode().decode("unicode_escape"): fields[fields.index("-") + 1] for fields in mounts}
-        return kinds[max(filter(folder.is_relative_to, kinds), key=len)]
-    return ""

@@ -13,7 +13,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from rsocket_trio.replay import CorruptLog, Element, Ledger, Log, Record, Retention, sqlite_log, tables
+from rsocket_trio.replay import CorruptLog, Element, Ledger, Log, Record, Retention, sqlite_log
+from rsocket_trio.tools import filesystems
 from tests.each_row import each_row
 from tests.replay.stored import SmallDisk, beside, data_of, opened, rows_of
 
@@ -151,7 +152,7 @@ async def test_a_file_system_of_several_machines_is_refused_or_warned_of(
 ) -> None:
     path = tmp_path / "rows.log"
     caplog.clear()
-    monkeypatch.setattr(tables, "filesystem_of", lambda folder: kind)
+    monkeypatch.setattr(filesystems, "filesystem_of", lambda folder: kind)
     if outcome == "refused":
         with pytest.raises(OSError, match=f"a log has to be on a local disk, and this one is on {kind}"):
             await Log(path).open()
@@ -162,8 +163,8 @@ async def test_a_file_system_of_several_machines_is_refused_or_warned_of(
 
 
 def test_the_file_system_of_a_folder_is_known() -> None:
-    assert tables.filesystem_of(Path("/proc")) == "proc"
-    assert tables.filesystem_of(Path("/proc/self")) == "proc"
+    assert filesystems.filesystem_of(Path("/proc")) == "proc"
+    assert filesystems.filesystem_of(Path("/proc/self")) == "proc"
 
 
 async def test_rows_are_rows_without_arrow_and_bodies_in_arrow_name_the_extra(
