@@ -250,10 +250,12 @@ class Engine(Timer):
                     # Not counted as a fault, of which it would hear again.
                     self.faults.log_failure(Handler(hear, Kind.INLINE, interaction=event), error)
 
-    def tell_ended(self, handler: Handler, error: BaseException | None = None, *, cancelled: bool = False) -> None:
-        """Tell those that hear of the call of a handler that it has ended: by ``error``, or as it was noted."""
-        handler.call._end(error, cancelled=cancelled)
-        self.tell("call_ended", handler.call, to=reversed(handler.observers))
+    def tell_ended(self, handler: Handler, *, cancelled: bool = False) -> None:
+        """Tell those that hear of the call of a handler that it has ended: as was noted, or else if ``cancelled``."""
+        call = handler.call
+        if call.outcome == "running":
+            call._end(None, cancelled=cancelled)
+        self.tell("call_ended", call, to=reversed(handler.observers))
 
     def notify_state(self) -> None:
         """Call the functions that hear that the connection was suspended, goes on, drains or is over."""

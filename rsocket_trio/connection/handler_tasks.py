@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -116,6 +115,11 @@ class HandlerCall(StreamObserver):
         elif isinstance(leaf, Invalid) and self.stream.interaction is Interaction.FIRE_AND_FORGET:
             self.port.faults.count_dropped()  # nobody else learns of a request that does not fit
         self.port.fail_stream(self.stream, leaf)
+
+    def leave(self, error: BaseException) -> None:
+        """Note what passes through the call: that it is cancelled, or what its handler raised beside that."""
+        if self.handler.observers:
+            self.handler.call._end(error)
 
     @property
     def _unread(self) -> int:
@@ -441,6 +445,9 @@ class Workers:
                                 await RUNNERS[call.stream.interaction](call)
                         except Exception as error:
                             call.fail(error)
+                        except BaseException as error:
+                            call.leave(error)
+                            raise
                         finally:
                             # Forgotten before this task parks, so that a late CANCEL can't hit the next call.
                             worker.call = call.scope = None
@@ -534,8 +541,7 @@ class Workers:
         if call.stream.owner is call:
             call.stream.owner = None
         if call.handler.observers:
-            # Called in the ``finally`` of the call, through which an exception may pass.
-            self._port.tell_ended(call.handler, sys.exception(), cancelled=call.cancelled)
+            self._port.tell_ended(call.handler, cancelled=call.cancelled)
         if call.detached:
             self._port.session.receiver.detached -= 1
             if call in self._detached:

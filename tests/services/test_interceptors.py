@@ -538,6 +538,21 @@ async def test_what_only_hears_of_calls_learns_what_an_interceptor_does(autojump
     }
 
 
+def test_an_exception_that_the_program_handles_while_it_runs_trio_is_no_error_of_a_call() -> None:
+    async def serve_one() -> Hearing:
+        heard, responder = Hearing(), of_bytes()
+        responder.around(heard)
+        async with connected_pair(responder) as pair:
+            await pair.client.request_response(b"1")
+        return heard
+
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError:
+        heard = trio.run(serve_one)
+    assert [found[3:5] for found in heard.found] == [("completed", type(None))]
+
+
 # How long the block lasts
 
 
