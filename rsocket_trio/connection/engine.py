@@ -234,9 +234,13 @@ class Engine(Timer):
         self.workers.context.copy().run(self.nursery.start_soon, function, *args)
 
     def tell_connected(self) -> None:
-        """Tell the interceptors that hear of connections that this one is open. They hear of its faults and its end."""
-        around = (*self.responder._interceptors, *self.calls.around)
-        self.observers = tuple(observer for observer in dict.fromkeys(around) if hasattr(observer, "connected"))
+        """Tell those that hear of connections that this one is open. They hear of its faults and its end.
+
+        They are all that hear of calls, and interceptors with a method ``connected``; each hears once.
+        """
+        around = {id(each): each for each in (*self.responder._interceptors, *self.calls.around)}
+        hear = ("connected", "call_ended")
+        self.observers = tuple(each for each in around.values() if any(hasattr(each, name) for name in hear))
         self.tell("connected", self.connection)
 
     def tell(self, event: str, *args: object, to: Iterable[object] | None = None) -> None:

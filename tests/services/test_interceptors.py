@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -551,6 +552,58 @@ def test_an_exception_that_the_program_handles_while_it_runs_trio_is_no_error_of
     except ZeroDivisionError:
         heard = trio.run(serve_one)
     assert [found[3:5] for found in heard.found] == [("completed", type(None))]
+
+
+@attrs.define
+class Connected:
+    """An observer that equals others, has no hash, and hears of no connection's beginning."""
+
+    found: list[str] = attrs.field(factory=list)
+
+    def call_ended(self, call: Call) -> None:
+        self.found.append("call_ended")
+
+    def fault(self, kind: str) -> None:
+        self.found.append(kind)
+
+    def ended(self, connection: object, cause: Exception) -> None:
+        self.found.append("ended")
+
+
+async def test_each_object_hears_once_of_what_it_has_methods_for_also_without_a_hash() -> None:
+    one, other = Connected(), Connected()
+    responder = of_bytes()
+    responder.request_response("fails")(lambda request: 1 / 0)
+    responder.around(one)
+    responder.around(other)
+    async with connected_pair(responder, around=[Connected()]) as pair:
+        with pytest.raises(ApplicationError):
+            await pair.client.request_response(route="fails")
+    assert one.found == other.found == ["handler", "call_ended", "ended"]
+
+
+class Stale(Hearing):
+    async def call_ended(self, call: Call) -> None:  # type: ignore[override]
+        pass
+
+
+@pytest.mark.parametrize("observer", [Hearing, Stale(), SimpleNamespace(call_ended=None)], ids=["class", "async", "no"])
+def test_an_observer_whose_method_is_no_plain_function_of_the_call_is_refused(observer: Any) -> None:
+    with pytest.raises(TypeError, match=r"^call_ended (takes a plain function \(call\); |decorates a function)"):
+        Responder().around(observer)
+
+
+async def test_what_an_observer_raises_when_the_connection_is_gone_is_logged_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        def call_ended(self, call: Call) -> None:
+            raise ZeroDivisionError
+
+    async with contextlib.AsyncExitStack() as late, connected_pair(of_bytes(), around=[Broken()]) as pair:
+        await late.enter_async_context(pair.client.request_stream())
+    [record] = caplog.records
+    assert record.getMessage().startswith("a connection that is over: handler ")
 
 
 # How long the block lasts

@@ -192,9 +192,10 @@ def as_interceptor(decorator: str, function: Function | CallObserver) -> Context
     """Return ``function`` as a function that makes an async context manager of a call, or an observer as it is.
 
     It is an async generator function that yields once, or makes one already. Raise ``TypeError``, naming ``decorator``,
-    for another kind of function.
+    for another kind of function, also as the method of an observer.
     """
     if hasattr(function, "call_ended"):
+        checked("call_ended", function.call_ended)
         return function
     handler = checked(decorator, function)
     if handler.kind is Kind.GENERATOR:
