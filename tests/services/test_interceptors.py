@@ -211,9 +211,10 @@ async def test_one_interceptor_without_a_list_is_refused_by_name(opened: Any) ->
     async def timing(call: Call) -> AsyncIterator[None]:
         yield
 
-    with pytest.raises(TypeError, match=r"^around takes interceptors in a list, not .*timing alone$"):
-        async with opened("memory://nobody", around=timing):
-            pass
+    for alone in timing, Hearing():
+        with pytest.raises(TypeError, match=r"^around takes interceptors in a list, not .*(timing|Hearing) alone$"):
+            async with opened("memory://nobody", around=alone):
+                pass
 
 
 # Errors
