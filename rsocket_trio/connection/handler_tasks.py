@@ -417,13 +417,16 @@ class Workers:
     async def finish_detached(self) -> None:
         """Wait for the handlers without an answer, and cancel those that take too long.
 
-        Calls that wait for a task never begin.
+        Calls that wait for a task never begin: they are cancelled.
         """
         if self._detached:
             with trio.move_on_after(DETACHED_TIMEOUT):
                 while self._detached:
                     await self._done.park()
-        self._line = ()
+        line, self._line = self._line, ()
+        for call in line:
+            call.cancel()
+            self._forget(call)
         for call in self._detached:
             call.cancel()
 

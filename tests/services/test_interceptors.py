@@ -31,11 +31,13 @@ from rsocket_trio import (
     connect_forever,
     open_connection,
 )
-from rsocket_trio.metadata import Entry
+from rsocket_trio.metadata import Entry, encode_composite
 from rsocket_trio.services import Call
+from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
 from tests.services import interactions
 from tests.services.interactions import INTERACTIONS, every_interaction, served
+from tests.serving import running_server, until
 
 OWN = "application/x.own"
 ask = partial(interactions.ask, more=(b"2",))
@@ -605,6 +607,33 @@ async def test_what_an_observer_raises_when_the_connection_is_gone_is_logged_too
         await late.enter_async_context(pair.client.request_stream())
     [record] = caplog.records
     assert record.getMessage().startswith("a connection that is over: handler ")
+
+
+async def test_who_hears_of_a_request_of_the_client_finds_the_entries_of_its_payload() -> None:
+    found: list[list[Entry]] = []
+    hearing = SimpleNamespace(call_ended=lambda call: found.append(call.entries))
+    async with connected_pair(of_bytes(), around=[hearing]) as pair:
+        await pair.client.request_response(Payload(b"1", encode_composite([Entry(OWN, b"23")])))
+        await pair.client.request_response(b"1")
+    assert found == [[Entry(OWN, b"23")], []]
+
+
+async def test_calls_that_nothing_has_begun_when_the_connection_is_lost_are_heard_of_as_cancelled() -> None:
+    heard, responder = Hearing(), Responder()
+    responder.around(heard)
+
+    @responder.request_response
+    async def wait(request: Payload) -> bytes:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    requests = [raw.setup(), *(raw.ask(stream_id) for stream_id in range(1, 201, 2))]
+    async with running_server(responder, "tcp://127.0.0.1:0") as uri:
+        stream = await trio.open_tcp_stream("127.0.0.1", int(uri.rpartition(":")[2]))
+        await stream.send_all(raw.prefixed(*requests))
+        await stream.aclose()
+        await until(lambda: len(heard.found) >= 100)
+    assert [found[3] for found in heard.found] == 100 * ["cancelled"]
 
 
 # How long the block lasts
