@@ -239,13 +239,13 @@ async def _respond(call: HandlerCall) -> None:
         reply = answer
     else:
         reply = as_payload(answer) if isinstance(answer, PAYLOAD_LIKE) else call._as_payload(answer)
-    if call.handler.observers:
-        call.handler.call._count_sent(1, reply.size)
     port, stream = call.port, call.stream
     while stream.open & SENDING and not port.session.outbox.has_room(reply):
         await port.request_queue.wait_for_room(reply.size)
     if stream.open & SENDING:
         port.answer(stream, reply)
+        if call.handler.observers:
+            call.handler.call._count_sent(1, reply.size)
 
 
 async def _forget(call: HandlerCall) -> None:

@@ -24,6 +24,7 @@ from rsocket_trio import (
     Channel,
     ConnectionLost,
     Invalid,
+    Limits,
     Outgoing,
     Payload,
     Rejected,
@@ -634,6 +635,32 @@ async def test_calls_that_nothing_has_begun_when_the_connection_is_lost_are_hear
         await stream.aclose()
         await until(lambda: len(heard.found) >= 100)
     assert [found[3] for found in heard.found] == 100 * ["cancelled"]
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "cancelled"])
+async def test_an_answer_that_waits_for_room_is_counted_when_it_leaves(is_read: bool) -> None:
+    heard, responder = Hearing(), Responder()
+    responder.around(heard)
+    responder.request_response("inline")(lambda request: bytes(1000))
+
+    @responder.request_response("awaited")
+    async def respond(request: Payload) -> bytes:
+        return bytes(1000)
+
+    async with connected_pair(responder, limits=Limits(outbox_size=1500)) as pair, trio.open_nursery() as nursery:
+        pair.server_wire.hold()
+        for route in "inline", "inline", "inline", "inline", "awaited":
+            nursery.start_soon(partial(pair.client.request_response, route=route))
+            await settle()
+        at_once = len(heard.found)
+        if not is_read:
+            nursery.cancel_scope.cancel()
+            await settle()
+        pair.server_wire.release()
+    assert at_once <= 3
+    late = {(found[3], *found[-2:]) for found in heard.found[at_once:]}
+    assert late == {("completed", 1, 1000) if is_read else ("cancelled", 0, 0)}
+    assert len(heard.found) == 5
 
 
 # How long the block lasts
