@@ -103,8 +103,7 @@ class HandlerCall(StreamObserver):
 
     def fail(self, error: Exception) -> None:
         """Log the error of a handler; send the peer a ``StreamError`` as it is, any other as an internal error."""
-        if self.handler.observers:
-            self.handler.call.error = error
+        self.leave(error)
         leaf = only_leaf(error)
         # A stream that ends by a fault of the peer is no failure of the handler.
         is_the_peers = isinstance(leaf, RemoteProtocolError) and self.stream.open == NEITHER
@@ -117,7 +116,7 @@ class HandlerCall(StreamObserver):
         self.port.fail_stream(self.stream, leaf)
 
     def leave(self, error: BaseException) -> None:
-        """Note what passes through the call: that it is cancelled, or what its handler raised beside that."""
+        """Note, for those that hear of the call, that it ended with this exception."""
         if self.handler.observers:
             self.handler.call._end(error)
 

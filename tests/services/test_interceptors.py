@@ -580,10 +580,12 @@ async def test_each_object_hears_once_of_what_it_has_methods_for_also_without_a_
     responder.request_response("fails")(lambda request: 1 / 0)
     responder.around(one)
     responder.around(other)
+    responder.on_error(lambda error, call: one.found.append(call.outcome))
     async with connected_pair(responder, around=[Connected()]) as pair:
         with pytest.raises(ApplicationError):
             await pair.client.request_response(route="fails")
-    assert one.found == other.found == ["handler", "call_ended", "ended"]
+    assert one.found == ["handler", "failed", "call_ended", "ended"]
+    assert other.found == ["handler", "call_ended", "ended"]
 
 
 class Stale(Hearing):
