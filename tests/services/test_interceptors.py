@@ -558,6 +558,24 @@ def test_an_exception_that_the_program_handles_while_it_runs_trio_is_no_error_of
     assert [found[3:5] for found in heard.found] == [("completed", type(None))]
 
 
+@pytest.mark.parametrize("awaited", [False, True], ids=["plain", "async"])
+async def test_a_call_that_ends_the_program_is_heard_of_as_failed(awaited: bool) -> None:
+    heard, responder = Hearing(), Responder()
+    responder.around(heard)
+
+    def leave(request: Payload) -> bytes:
+        raise SystemExit
+
+    async def leave_later(request: Payload) -> bytes:
+        raise SystemExit
+
+    responder.request_response(leave_later if awaited else leave)
+    with pytest.raises(SystemExit):
+        async with connected_pair(responder) as pair:
+            await pair.client.request_response()
+    assert [found[3:5] for found in heard.found] == [("failed", SystemExit)]
+
+
 @attrs.define
 class Connected:
     """An observer that equals others, has no hash, and hears of no connection's beginning."""
