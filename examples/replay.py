@@ -42,8 +42,7 @@ async def stage(client: Connection, attempt: str, rows: list[str]) -> None:
 
 async def commit(client: Connection, batch: int, **attempts: int) -> None:
     """Promote attempts, each with its number of rows. To be sure, it may be said twice."""
-    named = [{"attempt": attempt, "rows": rows} for attempt, rows in attempts.items()]
-    request = json.dumps({"sink": "shop", "batch": batch, "attempts": named})
+    request = json.dumps({"sink": "shop", "batch": batch, "attempts": attempts})
     reply = await client.request_response(request, route="orders.new.commit")
     print(f"batch {batch}: {reply.text}")
 

@@ -17,6 +17,7 @@ import trio
 
 from rsocket_trio import Responder, serve
 from rsocket_trio.replay import Commit, KafkaLedger, KafkaLog, add_sink, add_source
+from rsocket_trio.replay.ledger import Sink
 
 
 def say(*words: object) -> None:
@@ -27,10 +28,10 @@ def say(*words: object) -> None:
 class Watched(KafkaLedger):
     """A ledger that says how far it is."""
 
-    async def commit(self, sink: str, batch: int, attempts: Mapping[str, int], **terms: Any) -> Commit:
-        say("committing", batch)
-        done = await super().commit(sink, batch, attempts, **terms)
-        say("promoted" if done.promoted else "repeated", batch)
+    async def _commit(self, wanted: Sink, attempts: Mapping[str, int], **terms: Any) -> Commit:
+        say("committing", wanted.batch)
+        done = await super()._commit(wanted, attempts, **terms)
+        say("promoted" if done.promoted else "repeated", wanted.batch)
         return done
 
 

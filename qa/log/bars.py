@@ -12,7 +12,7 @@ import trio
 
 from rsocket_trio import Connection, Responder, open_connection
 from rsocket_trio.replay import Element, Log, add_source
-from rsocket_trio.replay.elements import Pack, arrow, read_placed
+from rsocket_trio.replay.elements import arrow, read_rows
 from tests.serving import running_server
 
 ROW = b"a row of twenty-eight bytes."
@@ -65,7 +65,7 @@ async def served(log: Log) -> AsyncIterator[Connection]:
 
 async def measure(path: Path | None, rows: int) -> dict[str, Figure]:
     """Return the figures of a log in a file, or in memory."""
-    pack = Pack(arrow().pack_elements([Element(ROW)] * 8000).data, 8000)
+    pack = next(arrow().packs_of([Element(ROW)] * 8000))
     limit = None if path else 16 * 2**30
     found = {}
     async with Log(path, PARTITIONS, limit_bytes=limit) as log:
@@ -90,7 +90,7 @@ async def read_served(client: Connection, log: Log, rows: int) -> None:
             *(partition, end - rows // PARTITIONS, end),
         )
         async with client.request_stream(request, route="rows", initial_request_n=64) as items:
-            count = sum([read_placed(item).record.count async for item in items])
+            count = sum([read_rows(item).count async for item in items])
         assert count == rows // PARTITIONS, f"{count} of {rows // PARTITIONS} rows"
 
 

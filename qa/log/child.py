@@ -17,7 +17,7 @@ from pathlib import Path
 import trio
 
 from rsocket_trio.replay import Ledger, Log, sqlite_log
-from rsocket_trio.replay.elements import Element, Pack, arrow
+from rsocket_trio.replay.elements import Element, arrow
 
 ROWS = 20
 """Rows of a partition in an append or a batch."""
@@ -56,7 +56,7 @@ async def append(path: Path, name: str) -> None:
         while True:
             rows = content(name, task, number)
             if number % 3 == 2:
-                await log.append_all({0: [arrow().pack_elements(rows)], 1: rows})
+                await log.append_all({0: [next(arrow().packs_of(rows))], 1: rows})
             else:
                 await log.append_all({0: rows, 1: rows})
             say(task, number)
@@ -80,7 +80,7 @@ async def commit(path: Path, name: str, first: str) -> None:
             for partition, attempt in enumerate(attempts):
                 stage = await ledger.begin("sink", attempt, partition, batch=batch, epoch=epoch)
                 rows = content(batch)
-                for one in rows if partition else [arrow().pack_elements(rows)]:
+                for one in rows if partition else [next(arrow().packs_of(rows))]:
                     await stage.add(one)
                 await stage.seal()
             await ledger.commit("sink", batch, attempts, query="q", epoch=epoch)
@@ -110,16 +110,15 @@ async def in_steps(path: Path) -> None:
 
 async def write_on(path: Path, seconds: str) -> None:
     """Append packs without a pause; print seconds of the longest wait for a checkpoint and append, and the rows."""
-    pack = Pack(arrow().pack_elements([Element(bytes(28))] * 8000).data, 8000)
-    checkpoint, waits = Log._checkpoint, [0.0]
+    pack = next(arrow().packs_of([Element(bytes(28))] * 8000))
+    reset, waits = Log._reset_wal, [0.0]
 
-    def timed(log: Log, *, begins_anew: bool) -> bool:
+    def timed(log: Log, **terms: bool) -> None:
         began = time.monotonic()
-        is_full = checkpoint(log, begins_anew=begins_anew)
+        reset(log, **terms)
         waits.append(time.monotonic() - began)
-        return is_full
 
-    setattr(Log, "_checkpoint", timed)  # noqa: B010  # mypy takes no other way
+    setattr(Log, "_reset_wal", timed)  # noqa: B010  # mypy takes no other way
     longest, deadline = 0.0, trio.current_time() + float(seconds)
     async with Log(path, 2) as log:
         while (began := trio.current_time()) < deadline:

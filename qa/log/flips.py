@@ -29,7 +29,7 @@ ALLOWED = (CorruptLog, OSError, NotStaged)
 
 TIME = 2**51
 """Microseconds: the time of some rows, later than all others."""
-ATTEMPTS = {"a single": 20, "a pack": 300}
+ATTEMPTS = {"a-single": 20, "a-pack": 300}
 State: TypeAlias = dict[str, Any]
 
 
@@ -61,9 +61,9 @@ async def fill(path: Path) -> None:
             for batch in range(2):
                 await stage(ledger, f"sink {sink}", f"{sink}-{batch}", batch, 5)
                 await ledger.commit(f"sink {sink}", batch, {f"{sink}-{batch}": 5}, query=f"query {sink}", epoch=batch)
-        await stage(ledger, "open", "a single", 0, 1, elements("staged", 20))
-        await stage(ledger, "open", "a pack", 0, 1, [arrow().pack_elements(elements("packed", 300))])
-        await ledger.begin("open", "not complete", 2, batch=0, epoch=1)
+        await stage(ledger, "open", "a-single", 0, 1, elements("staged", 20))
+        await stage(ledger, "open", "a-pack", 0, 1, [next(arrow().packs_of(elements("packed", 300)))])
+        await ledger.begin("open", "not-complete", 2, batch=0, epoch=1)
         for reader in range(5):
             await log.acknowledge(f"reader{reader}", {0: 10 + reader, 1: 3})
         await log.trim(0, 7)

@@ -16,7 +16,7 @@ from rsocket_trio.cli.exit_codes import FAILED, MEANINGS, REJECTED, Failure
 from rsocket_trio.cli.help_page import Command
 from rsocket_trio.cli.options import connection_options, uri
 from rsocket_trio.cli.output import Output, columns, escaped_text
-from rsocket_trio.replay.elements import SOURCES_ROUTE, Source, is_like, read_sources
+from rsocket_trio.replay.elements import SOURCES_ROUTE, Source, read_sources
 
 Described: TypeAlias = dict[str, Any]
 """An object of JSON that a server has sent."""
@@ -165,7 +165,7 @@ def sources(ctx: click.Context, /, pattern: str, as_json: bool, **parameters: An
     """
 
     def read(answer: bytes) -> list[str]:
-        matching = [source for source in read_sources(answer) if is_like(source.route, pattern)]
+        matching = read_sources(answer, pattern)
         if not matching:
             raise Failure(f"the server has no source like {escaped_text(pattern)!r}", FAILED)
         return json_lines(source_json(matching)) if as_json else source_lines(matching)
@@ -175,25 +175,25 @@ def sources(ctx: click.Context, /, pattern: str, as_json: bool, **parameters: An
     ctx.exit(show_answer(ask, data, read, what="sources", absent=absent))
 
 
-def source_lines(sources: list[Source]) -> list[str]:
+def source_lines(sources: Mapping[str, Source]) -> list[str]:
     """Return a line for each partition: route, partition, earliest and latest position, in columns."""
     rows = []
-    for source in sources:
+    for route, source in sources.items():
         if source.problem is not None:
-            rows.append((escaped_text(source.route), "-", "-", "-", escaped_text(source.problem)))
+            rows.append((escaped_text(route), "-", "-", "-", escaped_text(source.problem)))
         for partition, bounds in source.partitions.items():
-            rows.append((escaped_text(source.route), str(partition), str(bounds.earliest), str(bounds.latest), ""))
+            rows.append((escaped_text(route), str(partition), str(bounds.earliest), str(bounds.latest), ""))
     return columns(rows, "<>>><")
 
 
-def source_json(sources: list[Source]) -> dict[str, object]:
+def source_json(sources: Mapping[str, Source]) -> dict[str, object]:
     """Return the sources by route, for JSON."""
     return {
-        source.route: {
+        route: {
             "partitions": msgspec.to_builtins(source.partitions, str_keys=True),
             **({} if source.problem is None else {"problem": source.problem}),
         }
-        for source in sources
+        for route, source in sources.items()
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rsocket_trio.replay.elements import Element, Pack, Record, read_source_payload, source_payload
 from rsocket_trio.replay.errors import (
     CorruptLog,
-    DamagedPartition,
     NotStaged,
     NotWritten,
     PositionAhead,
@@ -24,7 +23,6 @@ from rsocket_trio.replay.sqlite_log import Log
 __all__ = [
     "Commit",
     "CorruptLog",
-    "DamagedPartition",
     "Element",
     "KafkaLedger",
     "KafkaLog",

@@ -1,15 +1,15 @@
 """The rows of packs as Arrow record batches, as records and as elements.
 
 A pack is an Arrow IPC stream of one record batch. Its columns are those of ``PACK_SCHEMA``, in any order; ``data`` must
-be there, and a column that is left out is null in all rows. Rows without a ``position`` follow each other, and without
-a ``count`` each takes one position.
+be there, and a column that is left out is null in all rows. Rows without a ``position`` follow each other from that of
+the pack on; with it, positions of the pack between them have no row. Without a ``count`` each takes one position.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, groupby, repeat
 from operator import attrgetter
 from typing import Any, Final
 
@@ -20,9 +20,11 @@ from rsocket_trio.replay import elements
 from rsocket_trio.replay.elements import FOREVER, PACK_BYTES, PACK_ROWS, Element, Pack, Record
 
 TIME: Final = pa.timestamp("us", tz="UTC")
-HEADER_TYPE: Final = pa.struct([pa.field("name", pa.string(), nullable=False), ("value", pa.binary())])
-LOOSE_HEADER_TYPE: Final = pa.struct([("name", pa.string()), ("value", pa.binary())])
-HEADERS_TYPE: Final = pa.list_(HEADER_TYPE)
+HEADER_TYPES: Final = [
+    pa.struct([pa.field("name", pa.string(), nullable=nullable), ("value", pa.binary())]) for nullable in (True, False)
+]
+"""The type of a header, and that in which no name may be null, as some peers declare it."""
+HEADERS_TYPE: Final = pa.list_(HEADER_TYPES[0])
 CONTENT_COLUMNS: Final = [(name, pa.binary()) for name in ("data", "metadata", "key")]
 PACK_SCHEMA: Final = pa.schema(
     [("position", pa.int64()), ("count", pa.int32()), *CONTENT_COLUMNS, ("timestamp", TIME), ("headers", HEADERS_TYPE)]
@@ -42,105 +44,83 @@ def encoded(batch: pa.RecordBatch) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def batch_of(columns: dict[str, pa.Array]) -> pa.RecordBatch:
-    """Return the columns of a pack without those that are null in all rows, but with ``data``."""
-    kept = {name: column for name, column in columns.items() if name == "data" or column.null_count < len(column)}
-    schema = pa.schema([PACK_SCHEMA.field(name) for name in kept])
-    return pa.RecordBatch.from_arrays(list(kept.values()), schema=schema)
+def pack_of(batch: pa.RecordBatch, count: int | None = None, position: int = 0) -> Pack:
+    """Return a pack of all columns of a batch but those that say nothing; ``data`` is always there.
 
-
-def pack_of(columns: dict[str, pa.Array], **place: Any) -> Pack:
-    """Return a pack of columns, all but those that are null in all rows; ``place`` is the pack's."""
-    return Pack(encoded(batch_of(columns)), **place)
-
-
-def _contents(rows: Sequence[Element] | Sequence[Record]) -> dict[str, pa.Array]:
-    contents = {name: list(map(attrgetter(name), rows)) for name in CONTENTS}
-    unused = {"data": -1, "count": 1}
-    return {
-        name: pa.array(values, PACK_SCHEMA.field(name).type)
-        for name, values in contents.items()
-        if values.count(unused.get(name)) < len(values)
-    }
-
-
-def pack_elements(rows: Sequence[Element]) -> Pack:
-    return pack_of(_contents(rows), count=sum([element.count for element in rows]))
-
-
-def pack_records(records: Sequence[Record], start: int) -> Pack:
-    """Return one pack of records in order that spans all positions from ``start`` to the end of the last.
-
-    Records of 0 rows only lengthen it.
+    Without ``count`` its rows follow each other. Without rows it has no data.
     """
-    end = records[-1].end
-    rows = [record for record in records if record.count]
-    columns = _contents(rows)
-    has_gaps = sum([record.count for record in rows]) != end - start
-    if has_gaps:
-        columns["position"] = pa.array([record.position for record in rows], pa.int64())
-    times = {record.timestamp for record in rows}
-    timestamp = times.pop() if len(times) == 1 else None
-    if times:
-        columns["timestamp"] = pa.array([record.timestamp for record in rows], TIME)
-    return pack_of(columns, count=end - start, position=start, timestamp=timestamp, has_gaps=has_gaps)
+    names, rows = batch.schema.names, batch.num_rows
+    total = (pc.sum(batch["count"]).as_py() or 0) if "count" in names else rows
+    count = total if count is None else count
+    useless = {"count": total == rows, "position": total == count}
+    used = [
+        name
+        for name, column in zip(names, batch.columns, strict=True)
+        if name == "data" or (column.null_count < rows and not useless.get(name))
+    ]
+    return Pack(encoded(batch.select(used)) if rows else b"", count, position)
 
 
-def packed(stored: Iterable[Record | Pack], start: int, end: int = FOREVER) -> Iterator[Pack]:
-    """Yield packs of all rows from ``start`` to below ``end``, or from where the first record begins.
-
-    Packs of which all is wanted stay as they are.
-    """
-    gathered: list[Record] = []
-    size = 0
-    for item in stored:
-        if isinstance(item, Pack) and start <= item.position and item.end <= end:
-            if gathered:
-                yield pack_records(gathered, start)
-            start, size, gathered = item.end, 0, []
-            yield item
-            continue
-        for record in rows_of(item, start, end) if isinstance(item, Pack) else (item,):
-            if not gathered and record.count:
-                start = min(start, record.position)  # of several rows, and the range begins within it
-            size += record.element.size
-            if gathered and (
-                size > PACK_BYTES or len(gathered) >= PACK_ROWS or record.end - start > elements.MAX_RECORD_ROWS
-            ):
-                yield pack_records(gathered, start)
-                start, size, gathered = gathered[-1].end, record.element.size, []
-            gathered.append(record)
-    if gathered:
-        yield pack_records(gathered, start)
+def batch_of(rows: Sequence[Element] | Sequence[Record], *places: str) -> pa.RecordBatch:
+    """Return the content of rows, and the columns of their places and times that are named."""
+    columns = {name: list(map(attrgetter(name), rows)) for name in (*CONTENTS, *places)}
+    usual = {"data": -1, "count": 1}
+    used = {name: values for name, values in columns.items() if values.count(usual.get(name)) < len(values)}
+    return pa.RecordBatch.from_pydict(used, pa.schema([PACK_SCHEMA.field(name) for name in used]))
 
 
-def is_placed(pack: Pack) -> bool:
-    """Return whether rows of a pack have places or times of their own. Raise ``ValueError`` if it is no stream."""
-    try:
-        return pack.has_gaps or not {"position", "timestamp"}.isdisjoint(_batch(pack.data).schema.names)
-    except (pa.ArrowException, StopIteration) as error:
-        raise ValueError(f"a pack of {pack.size} bytes is not in arrow/1: {error}") from None
+def packs_of(rows: Sequence[Element]) -> Iterator[Pack]:
+    """Return rows in packs of a size that a log takes."""
+    return map(pack_of, divided(batch_of(rows)))
 
 
-def divided(batch: pa.RecordBatch) -> Iterator[Pack]:
-    """Yield the rows of a batch in packs of a size that a log takes."""
+def divided(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a batch in parts of the size of a pack."""
     if batch.num_rows <= PACK_ROWS and (batch.nbytes <= 2 * PACK_BYTES or batch.num_rows <= 1):
-        yield Pack(encoded(batch), pc.sum(batch["count"]).as_py() if "count" in batch.schema.names else batch.num_rows)
+        yield batch
         return
     rows = max(min(PACK_ROWS, batch.num_rows * PACK_BYTES // batch.nbytes), 1)
     for start in range(0, batch.num_rows, rows):
         yield from divided(batch.slice(start, rows))
 
 
+def spanning(batch: pa.RecordBatch, start: int, end: int) -> Iterator[Pack]:
+    """Yield the rows of a batch, which have positions, in packs that span all from ``start`` to below ``end``."""
+    parts = list(divided(batch))
+    for part, stop in zip(parts, [*[part["position"][0].as_py() for part in parts[1:]], end], strict=True):
+        yield pack_of(part, stop - start, start)
+        start = stop
+
+
+def packed(stored: Iterable[Record | Pack], start: int) -> Iterator[Pack]:
+    """Yield packs of all rows from ``start`` on, or from where the first of them begins: packs stay as they are."""
+    for kind, run in groupby(stored, attrgetter("__class__")):
+        together: list[Any] = list(run)
+        begin, end = min(start, together[0].position), together[-1].end
+        rows = [item for item in together if item.count]
+        yield from together if kind is Pack else spanning(batch_of(rows, "position", "timestamp"), begin, end)
+        start = end
+
+
+def is_placed(pack: Pack) -> bool:
+    """Return whether rows of a pack have places or times of their own. Raise ``ValueError`` if it is no stream."""
+    try:
+        return not {"position", "timestamp"}.isdisjoint(_batch(pack.data).schema.names)
+    except (pa.ArrowException, StopIteration) as error:
+        raise ValueError(f"a pack of {pack.size} bytes is not in arrow/1: {error}") from None
+
+
 # From packs
 
 
 def _batch(data: bytes) -> pa.RecordBatch:
+    if not data:
+        return pa.RecordBatch.from_pylist([], PACK_SCHEMA)
     with pa.ipc.open_stream(data) as stream:
         return stream.read_next_batch()
 
 
-def read_columns(data: bytes) -> dict[str, pa.Array]:
+def _columns(data: bytes) -> dict[str, pa.Array]:
     """Return all columns of a pack that a peer sent, null where it has none. Raise ``ValueError`` for anything else."""
     if len(data) > elements.MAX_RECORD_BYTES:
         raise ValueError(f"a pack of {len(data)} bytes: the limit is {elements.MAX_RECORD_BYTES}")
@@ -150,7 +130,7 @@ def read_columns(data: bytes) -> dict[str, pa.Array]:
             for name, kind in zip(names, stream.schema.types, strict=True):
                 if name not in PACK_SCHEMA.names or names.count(name) > 1:
                     raise ValueError(f"a pack in arrow/1 with the column {name[:100]!r}")
-                if kind != PACK_SCHEMA.field(name).type and not (name == "headers" and _are_headers(kind)):
+                if kind != PACK_SCHEMA.field(name).type and getattr(kind, "value_type", None) not in HEADER_TYPES:
                     raise ValueError(f"column {name!r} of a pack in arrow/1 is {kind}")
             if is_compressed(data):
                 raise ValueError("a pack in arrow/1 that is compressed: a small one could fill the memory")
@@ -163,11 +143,6 @@ def read_columns(data: bytes) -> dict[str, pa.Array]:
         return {field.name: columns.get(field.name, pa.nulls(batch.num_rows, field.type)) for field in PACK_SCHEMA}
     except (pa.ArrowException, OSError, struct.error) as error:
         raise ValueError(f"a pack of {len(data)} bytes is not in arrow/1: {error}") from None
-
-
-def _are_headers(kind: pa.DataType) -> bool:
-    """Return whether a type is that of headers, but that names or headers may be declared as such that may be null."""
-    return pa.types.is_list(kind) and kind.value_type in (HEADER_TYPE, LOOSE_HEADER_TYPE)
 
 
 def is_compressed(data: bytes) -> bool:
@@ -193,80 +168,57 @@ def is_compressed(data: bytes) -> bool:
     return False
 
 
-def _placed(columns: dict[str, pa.Array], start: int) -> dict[str, pa.Array]:
-    """Return the columns with a position and a count of each row, from ``start`` on where there are no positions.
+def placed(pack: Pack) -> pa.RecordBatch:
+    """Return the rows of a pack that a peer sent, each with its position and its count.
 
-    Raise ``ValueError`` for a count below one, for too many, and for rows that are not in order, or overlap.
+    Raise ``ValueError`` if it is damaged, its rows overlap, or they are not those of its positions.
     """
+    columns = _columns(pack.data)
     counts, positions, rows = columns["count"], columns["position"], len(columns["data"])
     if counts.null_count == rows:
         counts = pa.repeat(pa.scalar(1, pa.int32()), rows)
     elif counts.null_count or pc.min(counts).as_py() < 1:
         raise ValueError("it has a row without a number of positions, or with less than 1")
-    if (total := pc.sum(counts).as_py() or 0) > elements.MAX_RECORD_ROWS:
-        raise ValueError(f"a pack of {total} rows: the limit is {elements.MAX_RECORD_ROWS}")
+    ends = pc.cumulative_sum(counts.cast(pa.int64()))
     if positions.null_count == rows:
-        offsets = pc.subtract(pc.cumulative_sum(counts), counts)
-        positions = pc.add(offsets, pa.scalar(start, pa.int64()))
+        if (total := ends[-1].as_py() if rows else 0) != pack.count:
+            raise ValueError(f"a pack of {total} rows, its metadata says {pack.count}")
+        positions = pc.add_checked(pc.subtract(ends, counts), pa.scalar(pack.position, pa.int64()))
     elif positions.null_count:
         raise ValueError("it has rows without a position")
     elif pc.any(pc.less(positions[1:], pc.add_checked(positions[:-1], counts[:-1]))).as_py():
         raise ValueError("its rows are not in order, or overlap")
-    return columns | {"count": counts, "position": positions}
-
-
-def placed_batch(pack: Pack) -> pa.RecordBatch:
-    """Return the rows of a pack that a peer sent, each with its position and its count.
-
-    Raise ``ValueError`` if it is damaged, its rows overlap, or they are not within the span of the pack.
-    """
-    columns = _placed(read_columns(pack.data), pack.position)
-    positions, counts, rows = columns["position"], columns["count"], len(columns["data"])
-    if (total := pc.sum(counts).as_py() or 0) != pack.count and not pack.has_gaps:
-        raise ValueError(f"it has {total} rows, its metadata says {pack.count}")
-    if rows:
-        first, end = positions[0].as_py(), positions[-1].as_py() + counts[-1].as_py()
-        if first < pack.position or end > pack.end:
-            raise ValueError(
-                f"it spans {pack.count} positions, and its {rows} rows are those from {first} to {end - 1}"
-            )
+    elif (first := positions[0].as_py()) < pack.position or positions[-1].as_py() + counts[-1].as_py() > pack.end:
+        last = positions[-1].as_py() + counts[-1].as_py() - 1
+        raise ValueError(f"it spans {pack.count} positions, and its {rows} rows are those from {first} to {last}")
     if columns["timestamp"].null_count == rows and pack.timestamp is not None:
         columns["timestamp"] = pa.repeat(pa.scalar(pack.timestamp, TIME), rows)
+    columns |= {"count": counts, "position": positions}
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=PACK_SCHEMA)
 
 
-def checked(data: bytes, count: int | None) -> list[Pack]:
+def checked(pack: Pack) -> list[Pack]:
     """Return the rows that a writer sent as packs without places and times of their own, as a log takes them.
 
-    ``count`` is how many rows they are said to be, if it is known. Raise ``ValueError``.
+    Raise ``ValueError``.
     """
-    columns = _placed(read_columns(data), 0)
-    if not len(columns["data"]):
-        raise ValueError("a pack without rows")
-    if (total := pc.sum(columns["count"]).as_py()) != (total if count is None else count):
-        raise ValueError(f"a pack of {total} rows, its metadata says {count}")
-    if total == len(columns["data"]):
-        del columns["count"]
-    headers = columns["headers"].flatten()
-    names = pc.struct_field(headers, "name")
-    if names.null_count:
+    batch = placed(pack).select(CONTENTS)
+    headers = batch["headers"].flatten()
+    if pc.struct_field(headers, "name").null_count:
         raise ValueError("a pack with a header that has no name")
-    for what, size, limit in (
-        ("metadata", pc.max(pc.binary_length(columns["metadata"])).as_py(), elements.MAX_ENTRY_BYTES),
-        ("key", pc.max(pc.binary_length(columns["key"])).as_py(), elements.MAX_ENTRY_BYTES),
-        ("a header's name", pc.max(pc.binary_length(names)).as_py(), elements.MAX_NAME_BYTES),
-        ("headers", headers.nbytes, elements.MAX_ENTRY_BYTES),
-    ):
-        if size is not None and size > limit:
-            raise ValueError(f"a pack with {what} of {size} bytes: the limit is {limit}")
-    del columns["position"], columns["timestamp"]
-    return list(divided(batch_of(columns)))
+    lengths = [pc.sum(pc.binary_length(batch[name])).as_py() or 0 for name in ("metadata", "key")]
+    if (size := sum(lengths) + headers.nbytes) > elements.MAX_ENTRY_BYTES:
+        limit = elements.MAX_ENTRY_BYTES
+        raise ValueError(f"a pack with metadata, keys and headers of {size} bytes: the limit is {limit}")
+    return list(map(pack_of, divided(batch)))
 
 
-def records_of(pack: Pack, start: int = 0, end: int = FOREVER) -> Iterator[Record]:
-    """Yield the records of a pack that was checked, those that have rows from ``start`` to below ``end``."""
-    batch = _batch(pack.data)
-    names, position = batch.schema.names, pack.position
+def rows_of(pack: Pack, start: int = 0, end: int = FOREVER) -> Iterator[Record]:
+    """Yield the records of a pack that was checked, those that have rows from ``start`` to below ``end``, and a record
+    of 0 rows for positions at its end without any.
+    """
+    batch, position, last = _batch(pack.data), pack.position, max(start, pack.position)
+    names = batch.schema.names
     if "position" not in names and "count" not in names:
         # A reader of a few rows pays for these alone.
         low = max(start - position, 0)
@@ -280,24 +232,14 @@ def records_of(pack: Pack, start: int = 0, end: int = FOREVER) -> Iterator[Recor
     times = columns.get("timestamp") or repeat(pack.timestamp)
     contents = (columns.get(name) or repeat(None) for name in CONTENTS[1:])
     for place, count, time, data, metadata, key, lists in zip(places, counts, times, *contents, strict=False):
-        if place >= end:
-            return
-        if place + count > start:
+        if place < end and place + count > start:
             headers = None if lists is None else [(header["name"], header["value"]) for header in lists]
             yield Record(place, data, metadata, count, key, headers, time)
+            last = place + count
+    if last < (high := min(pack.end, end)):
+        yield Record(high, b"", count=0)
 
 
 def elements_of(pack: Pack) -> Iterator[Element]:
     """Return the content of a pack, row by row."""
-    return (record.element for record in records_of(pack))
-
-
-def rows_of(pack: Pack, start: int = 0, end: int = FOREVER) -> Iterator[Record]:
-    """Yield the records of a pack, and a record of 0 rows for positions at its end without any."""
-    last = max(start, pack.position)
-    for record in records_of(pack, start, end):
-        yield record
-        last = record.end
-    high = min(pack.end, end)
-    if last < high:
-        yield Record(high, b"", count=0)
+    return (record.element for record in rows_of(pack) if record.count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rsocket_trio.errors import ApplicationError, CodedError, RSocketError
+from rsocket_trio.errors import ApplicationError, CodedError
 
 
 class ReplayError(ApplicationError):
@@ -32,14 +32,29 @@ class UnknownPartition(ReplayError):
     default_code = 0x312
 
 
-class DamagedPartition(ReplayError):
-    """The error that a peer gets for a ``CorruptLog``.
+class CorruptLog(ReplayError):
+    """A file is no log, or is damaged. Rows that are damaged are never returned.
 
-    It says the position to readers and names none of our files; the server logs the rest.
+    ``file`` and ``reason`` say what; ``partition`` and ``position`` where, ``None`` where that is not known. A peer is
+    told the position and the reason, and none of our files; the server logs the rest.
     """
 
     default_code = 0x313
     is_fault = True
+
+    def __init__(
+        self, file: Path | None, reason: str, partition: int | None = None, position: int | None = None
+    ) -> None:
+        where = "" if position is None else f" in partition {partition} at position {position}"
+        super().__init__(f"the log is damaged{where}: {reason}")
+        self.args = file, reason, partition, position
+        self.file = file
+        self.reason = reason
+        self.partition = partition
+        self.position = position
+
+    def __str__(self) -> str:
+        return f"{self.file or 'in memory'}: {self.text}"
 
 
 class TopicGone(ReplayError):
@@ -59,23 +74,3 @@ class NotWritten(ReplayError):
 
     default_code = 0x321
     is_fault = True
-
-
-class CorruptLog(RSocketError):
-    """A file is no log, or is damaged. Rows that are damaged are never returned.
-
-    ``file`` and ``reason`` say what; ``partition`` and ``position`` where, ``None`` where that is not known.
-    """
-
-    def __init__(
-        self, file: Path | None, reason: str, partition: int | None = None, position: int | None = None
-    ) -> None:
-        self.file = file
-        self.reason = reason
-        self.partition = partition
-        self.position = position
-        super().__init__(file, reason, partition, position)
-
-    def __str__(self) -> str:
-        where = "" if self.position is None else f" in partition {self.partition} at position {self.position}"
-        return f"{'the log in memory' if self.file is None else self.file} is damaged{where}: {self.reason}"

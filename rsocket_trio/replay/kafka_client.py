@@ -6,9 +6,10 @@ confluent-kafka is loaded by the first client that is made. All functions that b
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -18,9 +19,9 @@ import trio
 
 from rsocket_trio.errors import Rejected
 from rsocket_trio.extras import install_command
-from rsocket_trio.replay.elements import RECORD_METADATA, Element, check_element
-from rsocket_trio.replay.errors import NotWritten
-from rsocket_trio.replay.log import check_begin
+from rsocket_trio.replay.elements import RECORD_METADATA, Element
+from rsocket_trio.replay.errors import NotWritten, TopicGone
+from rsocket_trio.replay.log import OpenedByBlock, check_begin
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -38,6 +39,8 @@ REQUEST_SECONDS = 2.0
 """Seconds that one try of a request blocks its thread, at most."""
 PAUSE = 0.2
 """Seconds between two tries."""
+GONE_SECONDS = 2.0
+"""Seconds for which a topic that was there is looked for before it is gone: a broker may be about to learn of it."""
 CONSUMER = {
     "group.id": "rsocket-trio",
     "enable.auto.commit": False,
@@ -81,7 +84,7 @@ class Topic(NamedTuple):
     partitions: int = 0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class Cluster:
     """The servers of a cluster of Kafka, ``settings`` of librdkafka for all clients, and ``patience`` in seconds.
 
@@ -91,10 +94,12 @@ class Cluster:
     servers: str
     settings: Mapping[str, object] = attrs.field(factory=dict, repr=False)
     patience: float = MAX_ANSWER_SECONDS
-    _known_admin: Any = None
 
     def client(
-        self, kind: Callable[[dict[str, object]], T], settings: Mapping[str, object] | None = None, **fixed: object
+        self,
+        kind: Callable[[dict[str, object]], T],
+        settings: Mapping[str, object] | None = None,
+        fixed: Mapping[str, object] | None = None,
     ) -> T:
         """Return a new client with ``settings``, the user's above them, and ``fixed`` ones. It blocks.
 
@@ -109,59 +114,61 @@ class Cluster:
             "log_level": 0,
             "logger": librdkafka_log,
         }
-        named = {name.replace("_", "."): setting for name, setting in fixed.items()}
         try:
-            return kind({**common, **(settings or {}), **self.settings, **named})
+            return kind({**common, **(settings or {}), **self.settings, **(fixed or {})})
         except kafka().KafkaException as error:
             raise ValueError(f"Kafka refuses the settings: {error.args[0].str()}") from error
 
     async def ask(self, function: Callable[[], T], what: str) -> T:
         """Run ``function`` in a thread until it succeeds: while no broker answers, it is tried again.
 
-        Raise ``Rejected`` after ``patience`` seconds, naming ``what`` was tried, and a translated error at once if a
-        broker refuses.
+        Raise ``Rejected`` after ``patience`` seconds, naming ``what`` was tried, ``TopicGone`` if it goes on to miss a
+        topic, and a translated error at once if a broker refuses.
         """
-        deadline = trio.current_time() + self.patience
+        began = trio.current_time()
+        missing_since = math.inf
         while True:
             try:
                 return await trio.to_thread.run_sync(function)
             except kafka().KafkaException as error:
-                if not passes(error.args[0]):
-                    raise ValueError(f"Kafka refuses {what}: {error.args[0].str()}") from error
-                if trio.current_time() >= deadline:
+                problem, now = error.args[0], trio.current_time()
+                if problem.fatal() or is_any(problem, *REFUSALS):
+                    raise ValueError(f"Kafka refuses {what}: {problem.str()}") from error
+                missing_since = min(missing_since, now) if is_any(problem, "UNKNOWN_TOPIC_OR_PART") else math.inf
+                if now >= missing_since + GONE_SECONDS:
+                    raise TopicGone(f"the topic is gone: {what}") from error
+                if now >= began + self.patience:
                     # Peers may see the error: only the log names the servers.
                     reason = f"no answer from Kafka for {self.patience:g} s: {what}"
-                    log.warning("%s: %s: %s", self.servers, reason, error.args[0])
+                    log.warning("%s: %s: %s", self.servers, reason, problem)
                     raise Rejected(reason) from error
             await trio.sleep(PAUSE)
 
-    @property
+    @cached_property
     def _admin(self) -> Any:
-        if self._known_admin is None:
-            self._known_admin = self.client(kafka().admin.AdminClient)
-        return self._known_admin
+        return self.client(kafka().admin.AdminClient)
 
     def close(self) -> None:
         """Close the client of these requests; the next one makes another."""
-        self._known_admin = None
+        vars(self).pop("_admin", None)
 
-    def made(self, topic: str, partitions: int) -> Topic:
-        """Return a topic that was made just now: a broker learns of one partition after the other."""
-        if (known := self.describe(topic)).partitions < partitions:
-            raise timed_out("it is being made")
-        return known
+    def describe(self, topic: str, least: int = 0) -> Topic:
+        """Return what ``topic`` is: one without partitions if there is no such topic.
 
-    def describe(self, topic: str) -> Topic:
-        """Return what ``topic`` is: one without partitions if there is no such topic."""
+        One that was made just now has at least so many: a broker learns of one after the other.
+        """
         # Asked for in this way a broker does not make the topic.
         asked = self._admin.describe_topics(kafka().TopicCollection([topic]), request_timeout=REQUEST_SECONDS)
+        found = Topic()
         try:
             described = asked[topic].result()
+            found = Topic(str(described.topic_id), len(described.partitions))
         except kafka().KafkaException as error:
-            if is_any(error.args[0], "UNKNOWN_TOPIC_OR_PART"):
-                return Topic()
-            raise
-        return Topic(str(described.topic_id), len(described.partitions))
+            if not is_any(error.args[0], "UNKNOWN_TOPIC_OR_PART"):
+                raise
+        if found.partitions < least:
+            raise failed("_TIMED_OUT", "it is being made")
+        return found
 
     def make(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> None:
         """Make ``topic``, unless it is there: ``replication`` -1 is the broker's default."""
@@ -174,56 +181,47 @@ class Cluster:
                 raise
 
     def look(self, name: str, known: Topic) -> tuple[Topic, dict[int, tuple[int, int]]]:
-        """Return what topic ``name`` is and, if it may be as ``known``, the bounds of its partitions.
+        """Return what topic ``name`` is and, if it is ``known``, the bounds of its partitions.
 
         They are the first offset and the one behind the last stable record. The topic is looked at behind the offsets:
         if it is still the same one, so are they.
         """
-        specs = kafka().admin.OffsetSpec
+        specs, numbers = kafka().admin.OffsetSpec, range(known.partitions)
+        bounds, problem = {}, None
         try:
-            latest, earliest = self._offsets(name, range(known.partitions), specs.latest(), specs.earliest())
+            earliest, latest = [self.offsets(name, numbers, spec) for spec in (specs.earliest(), specs.latest())]
+            bounds = {number: (earliest[number], latest[number]) for number in numbers}
         except kafka().KafkaException as error:
-            # A partition that is not there has one of several codes.
-            if not passes(error.args[0]) or (topic := self.describe(name)) == known:
-                raise
-            return topic, {}
-        return self.describe(name), {partition: (earliest[partition], latest[partition]) for partition in latest}
+            problem = error  # a partition that is not there has one of several codes
+        if not (topic := self.describe(name)).partitions:
+            raise failed("UNKNOWN_TOPIC_OR_PART", "there is no such topic")
+        if problem is not None and topic.id == known.id:
+            raise problem
+        return topic, bounds
 
-    def end(self, topic: str, partition: int, stable: bool = False) -> int:
-        """Return the offset behind the last record; unless ``stable`` also of open transactions."""
-        [offsets] = self._offsets(topic, [partition], kafka().admin.OffsetSpec.latest(), stable=stable)
-        return offsets[partition]
+    def offsets(self, topic: str, partitions: Iterable[int], spec: Any, is_stable: bool = True) -> dict[int, int]:
+        """Return the offset by partition that an ``OffsetSpec`` asks for, -1 if there is none.
 
-    def at_time(self, topic: str, partition: int, milliseconds: int) -> int:
-        """Return the first offset whose record is not older than a time, -1 if there is none."""
-        [offsets] = self._offsets(topic, [partition], kafka().admin.OffsetSpec.for_timestamp(milliseconds))
-        return offsets[partition]
+        The latest is that behind the last record, or if ``is_stable`` before the first open transaction.
+        """
+        level = kafka().IsolationLevel.READ_COMMITTED if is_stable else kafka().IsolationLevel.READ_UNCOMMITTED
+        places = {kafka().TopicPartition(topic, partition): spec for partition in partitions}
+        asked = self._admin.list_offsets(places, isolation_level=level, request_timeout=REQUEST_SECONDS)
+        try:
+            offsets = {place.partition: future.result().offset for place, future in asked.items()}
+        except kafka().KafkaException:
+            # Of a topic that was made just now the client may go on believing that there is none: learn of all anew.
+            self._admin.list_topics(timeout=REQUEST_SECONDS)
+            raise
+        if any(offset < -1 for offset in offsets.values()):
+            # Of a broker that is silent librdkafka may tell offsets that are none, and no error.
+            raise failed("_TIMED_OUT", "no broker told the offsets")
+        return offsets
 
     def delete_below(self, topic: str, partition: int, offset: int) -> None:
         places = [kafka().TopicPartition(topic, partition, offset)]
         for done in self._admin.delete_records(places, request_timeout=REQUEST_SECONDS).values():
             done.result()
-
-    def _offsets(self, topic: str, partitions: Iterable[int], *specs: Any, stable: bool = True) -> list[dict[int, int]]:
-        """Return the offsets of each of ``specs``, all asked for at once, by partition."""
-        level = kafka().IsolationLevel.READ_COMMITTED if stable else kafka().IsolationLevel.READ_UNCOMMITTED
-        places = [kafka().TopicPartition(topic, partition) for partition in partitions]
-        asked = [
-            self._admin.list_offsets(
-                dict.fromkeys(places, spec), isolation_level=level, request_timeout=REQUEST_SECONDS
-            )
-            for spec in specs
-        ]
-        try:
-            offsets = [{place.partition: future.result().offset for place, future in some.items()} for some in asked]
-        except kafka().KafkaException:
-            # Of a topic that was made just now the client may go on believing that there is none: learn of all anew.
-            self._admin.list_topics(timeout=REQUEST_SECONDS)
-            raise
-        if any(offset < -1 for some in offsets for offset in some.values()):
-            # Of a broker that is silent librdkafka may tell offsets that are none, and no error; -1 is none of a time.
-            raise timed_out("no broker told the offsets")
-        return offsets
 
 
 def kafka() -> ModuleType:
@@ -240,12 +238,8 @@ def is_any(error: KafkaError, *names: str) -> bool:
     return error.code() in {getattr(kafka().KafkaError, name) for name in names}
 
 
-def passes(error: KafkaError) -> bool:
-    return not error.fatal() and not is_any(error, *REFUSALS)
-
-
-def timed_out(what: str) -> Exception:
-    error: Exception = kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT, what))
+def failed(code: str, what: str) -> Exception:
+    error: Exception = kafka().KafkaException(kafka().KafkaError(getattr(kafka().KafkaError, code), what))
     return error
 
 
@@ -269,34 +263,31 @@ class Rows:
     firsts: dict[int, int] = attrs.field(factory=dict)
 
 
-class TransactionalProducer:
-    """The producer of a transactional id: to begin it ends or settles the transactions of any other with that id.
+@attrs.define(eq=False)
+class TransactionalProducer(OpenedByBlock):
+    """The producer of the transactional ``id``: to open it ends or settles the transactions of any other with that id.
 
-    ``seconds`` is the age at which the broker aborts a transaction whose producer is gone. It begins with the first
-    write, and again with the first one behind a failure.
+    ``seconds`` is the age at which the broker aborts a transaction whose producer is gone. The first write opens it,
+    and the first one behind a failure.
     """
 
-    def __init__(self, cluster: Cluster, transactional_id: str, seconds: float) -> None:
-        self._cluster = cluster
-        self._id = transactional_id
-        self._seconds = seconds
-        # No other name keeps it: tracebacks of librdkafka's errors would, too, and it would never end.
-        self._producer: Any = None
-        self._problems: list[KafkaError] = []
-        self._busy = trio.Lock()
+    _cluster: Cluster
+    _id: str
+    _seconds: float
+    # No other name keeps it: tracebacks of librdkafka's errors would, too, and it would never end.
+    _producer: Any = None
+    _busy: trio.Lock = attrs.field(factory=trio.Lock)
 
-    async def begin(self) -> None:
+    async def open(self) -> None:
         """Take over the transactional id, unless that is done. Raise ``Rejected`` if no broker answers."""
         if self._producer is None:
-            client = partial(
-                self._cluster.client,
-                kafka().Producer,
-                PRODUCER,
-                transactional_id=self._id,
-                transaction_timeout_ms=round(self._seconds * 1000),
+            settings = {
+                "transactional.id": self._id,
+                "transaction.timeout.ms": round(self._seconds * 1000),
                 # A broker that takes nothing for so long is away.
-                message_timeout_ms=round(min(self._seconds, self._cluster.patience) * 1000),
-            )
+                "message.timeout.ms": round(min(self._seconds, self._cluster.patience) * 1000),
+            }
+            client = partial(self._cluster.client, kafka().Producer, PRODUCER, settings)
             self._producer = await trio.to_thread.run_sync(client)
             try:
                 begin = partial(self._producer.init_transactions, REQUEST_SECONDS)
@@ -314,38 +305,45 @@ class TransactionalProducer:
         """
         async with self._busy:
             try:
-                await self.begin()
+                await self.open()
                 await trio.to_thread.run_sync(self._write, rows)
-            except NotWritten:
+            except BaseException as error:
+                # Raised again at once: this producer can write nothing before the transaction has ended.
                 await self._drop()
+                if isinstance(error, Rejected):
+                    raise NotWritten(f"nothing was written: {error}") from error
                 raise
-            except Rejected as error:
-                raise NotWritten(f"nothing was written: {error}") from error
 
     async def aclose(self) -> None:
-        """Close the client, behind a write that goes on: the next write begins anew."""
+        """Close the client, behind a write that goes on: the next write opens it anew."""
         with trio.CancelScope(shield=True):
             async with self._busy:
                 await self._drop()
 
     async def _drop(self) -> None:
-        """Close the client. Its own ``close`` would abort a transaction, and warn where it was fenced."""
+        """Abort a transaction that is open, and close the client. If no broker confirms that, one does it later.
+
+        Its own ``close`` would warn where it was fenced.
+        """
         producer, self._producer = self._producer, None
         if producer is not None:
-            producer.purge()
-            with trio.CancelScope(shield=True), suppress(kafka().KafkaException):
-                # A fatal error is told again: the write that met it has raised.
-                await trio.to_thread.run_sync(producer.flush, 0)
+            with trio.CancelScope(shield=True):
+                # Errors that are told here say that nothing is open, or were raised by the write that met them.
+                with suppress(kafka().KafkaException):
+                    await trio.to_thread.run_sync(producer.abort_transaction, self._cluster.patience)
+                producer.purge()
+                with suppress(kafka().KafkaException):
+                    await trio.to_thread.run_sync(producer.flush, 0)
 
     def _write(self, rows: Sequence[Rows]) -> None:
-        self._problems.clear()
+        problems: list[KafkaError] = []
         is_committing = False
         try:
             self._producer.begin_transaction()
             for group in rows:
-                self._produce(group)
+                self._produce(group, problems)
             self._producer.flush()  # what the broker does not take in time ends as a problem
-            for problem in self._problems:
+            for problem in problems:
                 raise kafka().KafkaException(problem)
             for group in rows:
                 for partition, first in group.firsts.items():
@@ -353,29 +351,21 @@ class TransactionalProducer:
             is_committing = True
             self._producer.commit_transaction(self._cluster.patience)
         except kafka().KafkaException as error:
-            reason: KafkaError = error.args[0]
-            if is_committing and not reason.txn_requires_abort():
-                raise OutcomeUnknown(f"nobody knows what was written: {reason.str()}") from error
-            if not reason.fatal():
-                self._abort()
-            cause = [*self._problems, reason][0]
+            if is_committing and not error.args[0].txn_requires_abort():
+                raise OutcomeUnknown(f"nobody knows what was written: {error.args[0].str()}") from error
+            cause = [*problems, error.args[0]][0]
             if is_any(cause, "MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TOO_LARGE"):
                 raise ValueError(f"a record is larger than the topic allows: {cause.str()}") from error
             raise NotWritten(f"nothing was written: {cause.str()}") from error
-        except BaseException:
-            # Raised again at once: the producer can begin no transaction before this one is aborted.
-            self._abort()
-            raise
 
-    def _produce(self, rows: Rows) -> None:
+    def _produce(self, rows: Rows, problems: list[KafkaError]) -> None:
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                self._problems.append(error)
+                problems.append(error)
             else:
                 rows.firsts.setdefault(message.partition() or 0, message.offset() or 0)
 
         for number, (partition, element) in enumerate(rows.elements):
-            check_element(element)
             if element.count != 1:
                 raise ValueError(
                     f"an element of {element.count} rows: a record of Kafka has one position, so it holds one row"
@@ -394,13 +384,6 @@ class TransactionalProducer:
                     self._producer.poll(0.1)
             if not number % 10_000:
                 self._producer.poll(0)
-
-    def _abort(self) -> None:
-        """Abort the transaction. Raise ``NotWritten`` if no broker confirms it: then one does it later, by itself."""
-        try:
-            self._producer.abort_transaction(self._cluster.patience)
-        except kafka().KafkaException as error:
-            raise NotWritten(f"nothing was written: {error.args[0].str()}") from error
 
 
 async def twice(function: Callable[[], Awaitable[T]]) -> T:

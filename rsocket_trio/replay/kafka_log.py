@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import uuid
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,100 +12,45 @@ import attrs
 import trio
 
 from rsocket_trio.replay import elements, kafka_client
-from rsocket_trio.replay.elements import FOREVER, RECORD_METADATA, Element, Pack, Record, arrow, prepared
+from rsocket_trio.replay.elements import RECORD_METADATA, Element, Pack, Record, arrow, prepared
 from rsocket_trio.replay.errors import PositionExpired, TopicGone
-from rsocket_trio.replay.kafka_client import CONSUMER, PAUSE, Cluster, Rows, Topic, TransactionalProducer, kafka
+from rsocket_trio.replay.kafka_client import CONSUMER, Cluster, Rows, Topic, TransactionalProducer, failed, kafka
 from rsocket_trio.replay.log import READ_BYTES, Appending, AppendQueue, ReplayableLog
 from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from confluent_kafka import Message
 
 T = TypeVar("T")
 
 APPEND_SECONDS = 15.0
 """Seconds after which the broker aborts an append whose server is gone: so long it keeps readers waiting."""
-GONE_SECONDS = 2.0
-"""Seconds for which a topic that was there is looked for before it is gone: a broker may be about to learn of it."""
 LOOK_SECONDS = 0.02
 """Seconds between two looks for new records while readers wait."""
 POLL_SECONDS = 0.1
 """Seconds that a consumer blocks its thread while nothing comes: a cancelled reader waits for it."""
-KEPT_BLOCKS = 2
-"""Blocks by consumer that are kept for readers that follow close behind."""
-MAX_BLOCK_MESSAGES = 10_000
-"""Messages of a block, at most; what a consumer has fetched ahead limits its bytes."""
-MAX_GAP_POSITIONS = 2**30
-"""Positions that one pack leaves out, at most."""
 
 
-# Blocks of records, as columns of Arrow
-
-
-@attrs.frozen(eq=False)
-class Block:
-    """The records of a partition from ``start`` to below ``end``: those at ``offsets``, whose columns ``batch`` has."""
-
-    start: int
-    end: int
-    offsets: list[int]
-    batch: pa.RecordBatch
-
-
-def block_of(start: int, messages: list[Message]) -> Block:
-    """Return the block of messages, among which the end of the partition may be."""
-    kind, end = kafka().Message, start
-    if any(map(kind.error, messages)):
-        eof = kafka().KafkaError._PARTITION_EOF
-        end = max(
-            start,
-            *[message.offset() or 0 for message in messages if (error := message.error()) and error.code() == eof],
-            0,
-        )
-        messages = [message for message in messages if message.error() is None]
-    offsets: list[int] = list(map(kind.offset, messages))
-    columns: dict[str, Sequence[Any]] = {
-        "data": list(map(kind.value, messages)),
-        "key": list(map(kind.key, messages)),
-        "headers": list(map(kind.headers, messages)),
-        "timestamp": [time * 1000 if time >= 0 else None for _, time in map(kind.timestamp, messages)],
-    }
-    return columnar(start, max(end, offsets[-1] + 1 if offsets else 0), offsets, columns)
-
-
-def columnar(start: int, end: int, offsets: list[int], columns: Mapping[str, Sequence[Any]]) -> Block:
+def packs_of(start: int, end: int, messages: Sequence[Message]) -> Iterator[Pack]:
+    """Return packs of the records among messages; they span all positions from ``start`` to below ``end``."""
     import pyarrow as pa
 
-    headers = columns.get("headers", ())
-    others = [[pair for pair in row or () if pair[0] != RECORD_METADATA] or None for row in headers]
-    metadata = [dict(row or ()).get(RECORD_METADATA) for row in headers]
-    columns = {"position": offsets, **columns, **({"metadata": metadata, "headers": others} if any(headers) else {})}
-    arrays = {name: pa.array(values, arrow().PACK_SCHEMA.field(name).type) for name, values in columns.items()}
-    return Block(start, end, offsets, pa.RecordBatch.from_pydict(arrays))
-
-
-def pack_block(block: Block, start: int, end: int | None, max_bytes: int) -> Iterator[Pack]:
-    """Yield packs of the records of a block from ``start`` to below ``end``, about ``max_bytes`` together.
-
-    They span all positions from ``start`` to the end of the last record, or to where nothing else is.
-    """
-    stop = min(block.end, FOREVER if end is None else end)
-    low, high = bisect_left(block.offsets, start), bisect_left(block.offsets, stop)
-    while start < stop and max_bytes > 0:
-        rows = min(high - low, elements.PACK_ROWS)
-        while rows > 1 and block.batch.slice(low, rows).nbytes > min(elements.PACK_BYTES, max_bytes):
-            rows //= 2
-        last = min(stop if low + rows == high else block.offsets[low + rows - 1] + 1, start + MAX_GAP_POSITIONS)
-        after = bisect_left(block.offsets, last, low, low + rows)
-        part = block.batch.slice(low, after - low)
-        columns = dict(zip(part.schema.names, part.columns, strict=True))
-        has_gaps = last - start != part.num_rows
-        if not has_gaps:
-            del columns["position"]
-        yield arrow().pack_of(columns, count=last - start, position=start, has_gaps=has_gaps)
-        max_bytes -= part.nbytes
-        low, start = after, last
+    kind = kafka().Message
+    rows = [message for message in messages if message.error() is None and (message.offset() or 0) < end]
+    headers = list(map(kind.headers, rows))
+    columns: dict[str, list[Any]] = {
+        "position": list(map(kind.offset, rows)),
+        "data": list(map(kind.value, rows)),
+        "key": list(map(kind.key, rows)),
+        "timestamp": [time * 1000 if time >= 0 else None for _, time in map(kind.timestamp, rows)],
+    }
+    if any(headers):
+        columns["metadata"] = [dict(pairs or ()).get(RECORD_METADATA) for pairs in headers]
+        columns["headers"] = [[pair for pair in pairs or () if pair[0] != RECORD_METADATA] or None for pairs in headers]
+    schema = pa.schema([arrow().PACK_SCHEMA.field(name) for name in columns])
+    batch = pa.RecordBatch.from_pydict(columns, schema)
+    packs: Iterator[Pack] = arrow().spanning(batch, start, end)
+    return packs
 
 
 @attrs.define(eq=False)
@@ -157,14 +100,14 @@ class KafkaLog(ReplayableLog):
         self._wanted = partitions
         self._replication = replication
         self._limiter = trio.CapacityLimiter(consumers)
-        # The consumer that was idle for longest first, and the blocks that were fetched last.
+        # The consumer that was idle for longest first.
         self._idle = [PartitionConsumer() for _ in range(consumers)]
-        self._blocks: deque[tuple[int, Block]] = deque(maxlen=KEPT_BLOCKS * consumers)
+        # What was fetched last, with the partition, for readers that follow close behind.
+        self._packs: deque[tuple[int, list[Pack]]] = deque(maxlen=2 * consumers)
         self._bounds: dict[int, tuple[int, int]] = {}
         self._seen = Topic()
         self._looks = 0
         self._looking = trio.Lock()
-        self._opening = trio.Lock()
         self._changed = ParkingLot()
         self._producer = TransactionalProducer(self._cluster, f"rsocket-trio.{topic}.{uuid.uuid4()}", APPEND_SECONDS)
         self._appends = AppendQueue(self._write)
@@ -180,20 +123,32 @@ class KafkaLog(ReplayableLog):
         return log
 
     async def open(self) -> None:
-        """Open the log; later calls learn the present bounds, so that every request does."""
+        """Open the log; later calls learn the bounds as they are now, or later, so that every request does.
+
+        Calls at the same time share a request. Raise ``Rejected`` if no broker answers, ``TopicGone`` if the topic is
+        not there any more, or was made anew.
+        """
         self._check_closed()
-        async with self._opening:
-            if not self._bounds:
-                try:
+        ticket = self._looks
+        async with self._looking:
+            if self._looks > ticket and self._bounds:
+                return  # a look that began after this call has ended
+            self._looks += 1
+            try:
+                if not self._bounds:
                     self._seen = await self._find_topic()
-                    await self._refresh()
-                except BaseException:
-                    # Raised again at once: a log that was not opened is not closed either, and leaves no client behind.
+                topic, bounds = await self._ask("the bounds of topic", self._cluster.look, self._seen)
+            except BaseException:
+                # Raised again at once: a log that was not opened is not closed either, and leaves no client behind.
+                if not self._bounds:
                     with trio.CancelScope(shield=True):
                         await trio.to_thread.run_sync(self._cluster.close)
-                    raise
-                return
-        await self._refresh()
+                raise
+            self._is_other = topic.id != self._seen.id
+            self._check_closed()
+            if bounds != self._bounds:
+                self._bounds = bounds
+                self._changed.wake_all()
 
     async def aclose(self) -> None:
         if self._closed:
@@ -207,7 +162,7 @@ class KafkaLog(ReplayableLog):
         for consumer in self._idle:
             if consumer.client is not None:
                 await trio.to_thread.run_sync(consumer.client.close)
-        self._blocks.clear()
+        self._packs.clear()
         await self._producer.aclose()
         async with self._looking:
             await trio.to_thread.run_sync(self._cluster.close)
@@ -218,7 +173,7 @@ class KafkaLog(ReplayableLog):
         if self._is_other:
             raise TopicGone(f"topic {self.topic!r} was made anew: positions of before mean nothing")
 
-    # Bounds, and the topic that they are of
+    # The topic, and its bounds
 
     async def _ask(self, what: str, function: Callable[..., T], *arguments: object) -> T:
         """Return what a request about the topic finds, as ``Cluster.ask`` does."""
@@ -235,164 +190,121 @@ class KafkaLog(ReplayableLog):
                 f"Kafka at {self._cluster.servers} has no topic {self.topic!r}: give a number of partitions to make it"
             )
         await self._ask("to make topic", self._cluster.make, self._wanted, self._replication, self._config)
-        return await self._ask("the new topic", self._cluster.made, self._wanted)
+        return await self._ask("the new topic", self._cluster.describe, self._wanted)
 
     def partitions(self) -> Sequence[int]:
         return range(len(self._bounds))
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        self._find(partition)
-        return self._bounds[partition]
-
-    def _find(self, partition: int) -> None:
         self._check_closed()
         if not self._bounds:
             raise trio.ClosedResourceError("the log is not open: use it under 'async with'")
         self._check_partition(partition, len(self._bounds))
-
-    async def _refresh(self) -> None:
-        """Learn the bounds as they are now, or later: calls at the same time share a request.
-
-        Raise ``Rejected`` if no broker answers, ``TopicGone`` if the topic is not there, or was made anew.
-        """
-        ticket = self._looks
-        async with self._looking:
-            if self._looks > ticket:
-                return  # a look that began after this call has ended
-            self._looks += 1
-            bounds = await self._look()
-            if bounds != self._bounds:
-                self._bounds = bounds
-                self._changed.wake_all()
-
-    async def _look(self) -> dict[int, tuple[int, int]]:
-        """Return the bounds as they are now. Raise as `_refresh` does."""
-        missing_since = math.inf
-        while True:
-            topic, bounds = await self._ask("the bounds of topic", self._cluster.look, self._seen)
-            if topic.id != self._seen.id and topic.partitions:
-                self._is_other = True
-                self._check_closed()
-            if bounds:
-                return bounds
-            if not topic.partitions:
-                missing_since = min(missing_since, trio.current_time())
-                if trio.current_time() >= missing_since + GONE_SECONDS:
-                    raise TopicGone(f"topic {self.topic!r} is gone")
-            await trio.sleep(PAUSE)
+        return self._bounds[partition]
 
     # Reading
 
     async def read_some(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Record]:
-        packs = await self.read_packs(partition, start, end, max_bytes=max_bytes)
+        packs = await self._read_stored(partition, start, end, max_bytes)
         return (record for pack in packs for record in arrow().rows_of(pack))
 
-    async def read_packs(
-        self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
-    ) -> Iterator[Pack]:
+    async def _read_stored(self, partition: int, start: int, end: int | None, max_bytes: int) -> list[Pack]:
         self.check_range(partition, start, None)
+        await trio.lowlevel.checkpoint()
         latest = self._bounds[partition][1]
-        if start == latest:
-            await trio.lowlevel.checkpoint()
-            return iter(())
-        try:
-            block = await self._block(partition, start, latest)
-        except PositionExpired:
-            await self._refresh()  # raises if the topic is another one by now
-            raise
-        return pack_block(block, start, latest if end is None else min(end, latest), max_bytes)
+        stop = latest if end is None else min(end, latest)
+        if start >= stop:
+            return []
+        if (pack := self._kept(partition, start, stop)) is None:
+            async with self._limiter:
+                # Another reader of the same place may have fetched it meanwhile.
+                pack = self._kept(partition, start, stop) or await self._fetched(partition, start, stop)
+        return [pack]
 
-    async def _block(self, partition: int, start: int, latest: int) -> Block:
-        """Return a block that begins at or before ``start`` and ends behind it.
-
-        Wait until something is there; nothing is fetched ahead beyond ``latest``. Raise ``PositionExpired`` if the
-        offset is not there any more, ``Rejected`` if no broker answers, ``trio.ClosedResourceError`` once it is closed.
-        """
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if (block := self._kept(partition, start)) is not None:
-            return block
-        async with self._limiter:
-            # Another reader of the same place may have fetched it meanwhile.
-            if (block := self._kept(partition, start)) is None:
-                consumer = next((idle for idle in self._idle if idle.place == (partition, start)), self._idle[0])
-                self._idle.remove(consumer)
-                fetch = partial(self._fetch, consumer, partition, start, latest)
-                try:
-                    block = await self._cluster.ask(fetch, f"partition {partition} of topic {self.topic!r} at {start}")
-                finally:
-                    self._idle.append(consumer)
-                self._blocks.append((partition, block))
-        return block
-
-    def _kept(self, partition: int, start: int) -> Block | None:
+    def _kept(self, partition: int, start: int, stop: int) -> Pack | None:
         self._check_closed()
-        return next(
-            (block for place, block in self._blocks if place == partition and block.start <= start < block.end), None
-        )
+        kept = (pack for place, packs in self._packs if place == partition for pack in packs)
+        return next((pack for pack in kept if pack.position == start and pack.end <= stop), None)
 
-    def _fetch(self, consumer: PartitionConsumer, partition: int, start: int, latest: int) -> Block:
-        """Return the next records from ``start`` on. Raise ``KafkaException`` if none came in time. It blocks."""
+    async def _fetched(self, partition: int, start: int, stop: int) -> Pack:
+        """Return the next rows from ``start`` to below ``stop``, and keep those behind them.
+
+        Raise ``PositionExpired`` if the offset is not there any more, ``Rejected`` if no broker answers.
+        """
+        consumer = next((idle for idle in self._idle if idle.place == (partition, start)), self._idle[0])
+        self._idle.remove(consumer)
+        fetch = partial(self._fetch, consumer, partition, start, stop)
+        try:
+            packs = await self._cluster.ask(fetch, f"partition {partition} of topic {self.topic!r} at {start}")
+        except PositionExpired:
+            await self.open()  # raises if the topic is another one by now
+            raise
+        finally:
+            self._idle.append(consumer)
+        self._packs.append((partition, packs))
+        return packs[0]
+
+    def _fetch(self, consumer: PartitionConsumer, partition: int, start: int, stop: int) -> list[Pack]:
+        """Return packs from ``start`` to below ``stop``. Raise ``KafkaException`` if none came in time. It blocks."""
         self._check_closed()
         if consumer.client is None:
-            consumer.client = self._cluster.client(kafka().Consumer, CONSUMER, isolation_level="read_committed")
+            settings = {"isolation.level": "read_committed"}
+            consumer.client = self._cluster.client(kafka().Consumer, CONSUMER, settings)
         if consumer.place != (partition, start):
             consumer.client.assign([kafka().TopicPartition(self.topic, partition, start)])
         # What fails below may have taken messages that nobody gets.
         consumer.place = None
         # The others are those that are here already: without a timeout it does not wait for more.
-        messages = consumer.client.consume(1, POLL_SECONDS) + consumer.client.consume(MAX_BLOCK_MESSAGES, 0)
+        most = min(stop - start, elements.PACK_ROWS) - 1
+        messages = consumer.client.consume(1, POLL_SECONDS) + consumer.client.consume(most, 0)
         for error in filter(None, map(kafka().Message.error, messages)):
             if kafka_client.is_any(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
                 raise PositionExpired(f"position {start} of partition {partition} is gone")
             if not kafka_client.is_any(error, "_PARTITION_EOF"):
                 raise kafka().KafkaException(error)
-        block = block_of(start, messages)
-        if block.end < latest:
-            consumer.place = (partition, block.end)
+        # Behind the last record, or where the end of the partition is.
+        behind = max([start, *[(last.offset() or 0) + (last.error() is None) for last in messages[-1:]]])
+        if behind < self._bounds[partition][1]:
+            consumer.place = (partition, behind)
         else:
             # It would ask the broker for more all the time.
             consumer.client.unassign()
-        if block.end == start:
-            raise kafka().KafkaException(kafka().KafkaError(kafka().KafkaError._TIMED_OUT, "no records came"))
-        return block
+        if behind == start:
+            raise failed("_TIMED_OUT", "no records came")
+        return list(packs_of(start, min(behind, stop), messages))
 
-    async def _settled_end(self, partition: int, *, stable: bool = False) -> int:
-        """Return the end of what was written before this call, once all of it can be read or never will be.
-
-        Wait for transactions that are open, or with ``stable`` leave out what they and later ones write.
-        """
-        end = await self._ask("the end of topic", self._cluster.end, partition, stable)
+    async def _settled_end(self, partition: int) -> int:
+        """Return the end of what was written before this call, once all of it can be read or never will be."""
+        latest = kafka().admin.OffsetSpec.latest()
+        end = (await self._ask("the end of topic", self._cluster.offsets, [partition], latest, False))[partition]
         await self.wait_beyond(partition, end - 1)
         return end
 
     async def wait_beyond(self, partition: int, position: int) -> None:
-        self._find(partition)
         await trio.lowlevel.checkpoint()
-        while self._bounds[partition][1] <= position:
-            await self._refresh()
-            if self._bounds[partition][1] <= position:
+        while self.bounds(partition)[1] <= position:
+            await self.open()
+            if self.bounds(partition)[1] <= position:
                 with trio.move_on_after(LOOK_SECONDS):
-                    # ``refresh`` wakes it, an append, and ``aclose``.
+                    # ``open`` wakes it, an append, and ``aclose``.
                     await self._changed.park()
 
     async def position_at(self, partition: int, timestamp: int) -> int:
-        self._find(partition)
+        self.bounds(partition)
         # Kafka counts milliseconds: a record of the same millisecond may be older.
-        milliseconds = max(-(-timestamp // 1000), 0)
-        position = await self._ask(f"the time {timestamp} of topic", self._cluster.at_time, partition, milliseconds)
-        await self._refresh()
-        earliest, latest = self._bounds[partition]
-        return latest if position < 0 else min(max(position, earliest), latest)
+        time = kafka().admin.OffsetSpec.for_timestamp(max(-(-timestamp // 1000), 0))
+        found = await self._ask(f"the time {timestamp} of topic", self._cluster.offsets, [partition], time)
+        await self.open()
+        earliest, latest = self.bounds(partition)
+        return latest if found[partition] < 0 else min(max(found[partition], earliest), latest)
 
     async def trim(self, partition: int, before: int) -> None:
         earliest, latest = self.bounds(partition)
-        if before <= earliest:
-            await trio.lowlevel.checkpoint()
-            return
-        await self._ask("to delete records of topic", self._cluster.delete_below, partition, min(before, latest))
-        await self._refresh()
+        if before > earliest:
+            await self._ask("to delete records of topic", self._cluster.delete_below, partition, min(before, latest))
+        await self.open()
 
     # Writing: one task at a time writes, in one transaction, all that others appended meanwhile
 
@@ -405,7 +317,7 @@ class KafkaLog(ReplayableLog):
         """
         await trio.lowlevel.checkpoint()
         for partition in elements:
-            self._find(partition)
+            self.bounds(partition)
         own = Appending({partition: prepared(group) for partition, group in elements.items()}, at)
         return await self._appends.append(own)
 

@@ -6,16 +6,17 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from types import NoneType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import attrs
+import msgspec
 import trio
+from msgspec import Meta
 
 from rsocket_trio import Invalid, Rejected
 from rsocket_trio.errors import readable
 from rsocket_trio.replay import tables
-from rsocket_trio.replay.elements import FOREVER, Element, Pack, now_us, prepared
+from rsocket_trio.replay.elements import Element, Name, Pack, Whole, now_us, prepared
 from rsocket_trio.replay.errors import CorruptLog, NotStaged
 from rsocket_trio.replay.log import OpenedByBlock, ReplayableLog
 from rsocket_trio.replay.sqlite_log import Log
@@ -41,17 +42,13 @@ class Commit:
     last: int
 
 
-@value
-class CommitRequest:
-    """The arguments of ``Ledger.commit``: the number of rows by attempt, and the terms of the batch."""
+T = TypeVar("T")
+AttemptName = Annotated[str, Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
 
-    sink: str
-    batch: int
-    attempts: Mapping[str, int]
-    once: bool = False
-    query: str | None = None
-    take_over: bool = False
-    epoch: int | None = None
+
+def validated(content: T) -> T:
+    """Return what a caller has said, as it is declared: SQLite takes other types too. Raise ``ValueError``."""
+    return msgspec.convert(msgspec.to_builtins(content, builtin_types=(bytes,)), type(content))
 
 
 @attrs.define
@@ -64,64 +61,61 @@ class Sink(tables.Row):
 
     TABLE = "sinks"
 
-    name: str
-    batch: int = -1
+    sink: Name
+    batch: Whole = -1
     once: int = 0
     time: int = 0
-    query: str | None = None
+    query: Name | None = None
     former: str = "[]"
-    epoch: int | None = None
+    epoch: Whole | None = None
 
     @classmethod
-    def called(cls, connection: Connection, name: str) -> Sink | None:
-        """Return a sink by its name, ``None`` if it is not known. Raise ``CorruptLog``."""
-        return next(iter(cls.where(connection, "WHERE sink = ?", name)), None)
+    def called(cls, connection: Connection, name: str, query: str | None = None) -> Sink:
+        """Return a sink by its name. One that is not known has no batch yet, and belongs to ``query``."""
+        return next(iter(cls.where(connection, "WHERE sink = ?", name)), cls(name, query=query))
 
-    def after(self, request: CommitRequest, now: int) -> Sink | None:
-        """Return the row behind the batch of a request, ``None`` if that counted before. Raise ``Invalid``."""
-        former, query = json.loads(self.former), request.query
-        self._check_former(query)
-        if query != self.query:
-            if not request.take_over or query is None:
-                raise Invalid(
-                    f"sink {readable(self.name)!r} belongs to {shown(self.query)}, not to {shown(query)}: use another "
-                    "sinkId, or for a new checkpoint of the same rows takeOver=true once"
-                )
-            former += [] if self.query is None else [self.query]
-        elif request.batch <= self.batch:
-            self._check_epoch(request.batch, request.epoch)
-            if request.batch == self.batch or request.once:
-                return None
-            raise Invalid(
-                f"batch {request.batch} of sink {readable(self.name)!r} is below the last one, {self.batch}: another "
-                "checkpoint wrote to it"
-            )
-        return Sink(self.name, request.batch, int(request.once), now, query, json.dumps(former), request.epoch)
-
-    def check_stage(self, batch: int | None, epoch: int | None, query: str | None) -> bool:
-        """Return whether a stage of ``query`` is the owner's, or names none: another drops nothing of the owner's.
-
-        Raise ``NotStaged`` if the batch was committed by a later epoch, ``Invalid`` for a former owner.
-        """
-        self._check_former(query)
-        is_owner = query is None or query == self.query
-        if is_owner and batch is not None:
-            self._check_epoch(batch, epoch)
-        return is_owner
-
-    def _check_former(self, query: str | None) -> None:
+    def check_former(self, query: str | None) -> None:
+        """Raise ``Invalid`` for a query that the sink was taken over from."""
         if query != self.query and query in json.loads(self.former):
             raise Invalid(
-                f"sink {readable(self.name)!r} was taken over from {shown(query)} by {shown(self.query)}: write to "
+                f"sink {readable(self.sink)!r} was taken over from {shown(query)} by {shown(self.query)}: write to "
                 "another sink"
             )
 
-    def _check_epoch(self, batch: int, epoch: int | None) -> None:
-        if epoch is not None and self.epoch is not None and batch <= self.batch and epoch < self.epoch:
-            raise NotStaged(
-                f"batch {self.batch} of sink {readable(self.name)!r} was committed by epoch {self.epoch}, which was "
-                f"planned after this one, {epoch}"
+    def passed_to(self, query: str | None, *, take_over: bool) -> Sink:
+        """Return the sink as it is for a commit of ``query``: one that it takes over begins anew. Raise ``Invalid``."""
+        self.check_former(query)
+        if query == self.query:
+            return self
+        if not take_over or query is None:
+            raise Invalid(
+                f"sink {readable(self.sink)!r} belongs to {shown(self.query)}, not to {shown(query)}: use another "
+                "sinkId, or for a new checkpoint of the same rows takeOver=true once"
             )
+        former = json.loads(self.former) + ([] if self.query is None else [self.query])
+        return Sink(self.sink, query=query, former=json.dumps(former))
+
+    def plan(self, connection: Connection, batch: int | None, epoch: int | None) -> None:
+        """Note the epoch of a write of a batch, and drop what earlier ones have staged for it.
+
+        Raise ``NotStaged`` if a later one has staged rows, also if these are gone, or has committed.
+        """
+        if batch is None or epoch is None:
+            return
+        known = tables.rows(connection, "plans", "WHERE sink = ? AND batch = ?", self.sink, batch)
+        latest = known[0][-1] if known else -1
+        if self.epoch is not None and batch <= self.batch:
+            latest = max(latest, self.epoch)
+        if latest > epoch:
+            raise NotStaged(
+                f"batch {batch} of sink {readable(self.sink)!r} is written by epoch {latest}, which was planned after "
+                f"this one, {epoch}"
+            )
+        if latest < epoch:
+            number = tables.count(connection, "plans")
+            tables.put(connection, "plans", number, self.sink, batch, epoch)
+            connection.execute("DELETE FROM plans WHERE number <= ?", (number - MAX_PLANS,))
+            Attempt.drop_all(connection, "sink = ? AND batch = ? AND epoch < ?", [self.sink, batch, epoch])
 
 
 def shown(query: str | None) -> str:
@@ -138,37 +132,27 @@ class Attempt(tables.Partition):
 
     TABLE = "attempts"
 
-    attempt: str = ""
-    sink: str = ""
-    partition: int = 0
-    batch: int | None = None
-    epoch: int | None = None
+    attempt: AttemptName = ""
+    sink: Name = ""
+    partition: Whole = 0
+    batch: Whole | None = None
+    epoch: Whole | None = None
     sealed: int = 0
 
     @classmethod
-    def called(cls, connection: Connection, name: str, sink: str | None = None) -> Attempt | None:
-        """Return an attempt by its name, ``None`` if it is not there for this sink. Raise ``CorruptLog``."""
-        for row in cls.where(connection, "WHERE attempt = ?", name):
-            if row.attempt != name:
-                raise CorruptLog(None, "the index of its attempts is damaged")
-            return row if sink in (None, row.sink) else None
-        return None
-
-    @classmethod
-    def drop_all(cls, connection: Connection, condition: str, *values: object) -> int:
+    def drop_all(cls, connection: Connection, condition: str, values: Iterable[object]) -> int:
         """Delete the attempts for which a condition holds, and their rows. Return how many they were."""
-        rows = cls.where(connection, f"WHERE {condition}", *values)
-        for row in rows:
+        attempts = cls.where(connection, f"WHERE {condition}", *values)
+        for row in attempts:
             bodies = "SELECT body FROM places WHERE partition = ?"
             connection.execute(f"DELETE FROM bodies WHERE id IN ({bodies})", (row.number,))
             row.delete(connection)
-        return len(rows)
+        return len(attempts)
 
     def delete(self, connection: Connection) -> None:
+        """Delete the attempt, but not the bodies of its rows."""
         connection.execute("DELETE FROM places WHERE partition = ?", (self.number,))
         connection.execute("DELETE FROM attempts WHERE number = ?", (self.number,))
-        if not connection.changes():
-            raise CorruptLog(None, "the index of its attempts is damaged")
 
     def take_bodies(self, connection: Connection) -> list[tuple[int, int, int, int]]:
         """Delete the attempt. Return its bodies in order: the count of each, its id, size and CRC.
@@ -180,23 +164,6 @@ class Attempt(tables.Partition):
             raise CorruptLog(None, f"rows of attempt {self.attempt} are missing")
         self.delete(connection)
         return bodies
-
-
-def check_epoch(connection: Connection, sink: str, batch: int | None, epoch: int | None) -> None:
-    """Raise ``NotStaged`` if a later write of a batch has staged rows, also if these are gone. Drop earlier ones'."""
-    if batch is None or epoch is None:
-        return
-    plans = tables.rows(connection, "plans", "WHERE sink = ? AND batch = ?", sink, batch)
-    latest = plans[0][-1] if plans else -1
-    if latest > epoch:
-        raise NotStaged(
-            f"batch {batch} of sink {sink} is written by epoch {latest}, which was planned after this one, {epoch}"
-        )
-    if latest < epoch:
-        number = tables.count(connection, "plans")
-        tables.put(connection, "plans", number, sink, batch, epoch)
-        connection.execute("DELETE FROM plans WHERE number <= ?", (number - MAX_PLANS,))
-        Attempt.drop_all(connection, "sink = ? AND batch = ? AND epoch < ?", sink, batch, epoch)
 
 
 @attrs.define(eq=False)
@@ -240,50 +207,49 @@ class Ledger(OpenedByBlock):
         staged_attempts: int = 10_000,
         max_sinks: int = 100_000,
     ) -> None:
+        if not isinstance(log, Log | None):
+            raise TypeError(f"a Ledger writes to a Log, not to a {type(log).__name__}: for Kafka there is KafkaLedger")
         self._owns_log = log is None
-        self._tables = self._tables_of(Log() if log is None else log)
-        is_in_memory = self.log is self._tables and self._tables.path is None
-        self._most_bytes = staged_bytes or (2**26 if is_in_memory else 2**30)
+        # The log whose database has what is staged and committed.
+        self._tables = self.log = Log() if log is None else log
+        self._most_bytes = staged_bytes or (2**26 if self._tables.path is None else 2**30)
         self._seconds = staged_seconds
         self._most_attempts = staged_attempts
         self._max_sinks = max_sinks
         self._clock = now_us
         self._is_checked = False
 
-    def _tables_of(self, log: ReplayableLog) -> Log:
-        """Return the log whose database has what is staged and committed, for the log that gets the rows."""
-        if not isinstance(log, Log):
-            raise TypeError(f"a Ledger writes to a Log, not to a {type(log).__name__}: for Kafka there is KafkaLedger")
-        self.log = log
-        return log
-
     async def open(self) -> None:
         """Open the ledger and its log. Do nothing the second time."""
         await self.log.open()
-        if not self._is_checked:
+
+        def check(connection: Connection) -> None:
             # A sink that is damaged or missing would not be found, and its last batch count twice.
-            await self._tables._look_up(partial(tables.whole, table="sinks"))
+            if (known := len(Sink.where(connection, ""))) != (number := tables.counter(connection, "sinks")):
+                raise CorruptLog(None, f"it has {known} sinks instead of {number}")
+
+        if not self._is_checked:
+            await self._tables._look_up(check)
             self._is_checked = True
 
     async def aclose(self) -> None:
         """Close the ledger, and a log that it made itself. Do nothing the second time."""
         if self._owns_log:
             await self.log.aclose()
-        else:
-            await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
 
     # State: that of the database
 
     def last(self, sink: str) -> int | None:
         """Return the last promoted batch of ``sink``, ``None`` before the first."""
-        known = self._tables._here(partial(Sink.called, name=sink))
-        return None if known is None else known.batch
+        batch = self._tables._here(partial(Sink.called, name=sink)).batch
+        return None if batch < 0 else batch
 
     @property
     def sinks(self) -> Mapping[str, int]:
         """Return the last batch of each sink, without sinks that write only once."""
         known = self._tables._here(partial(Sink.where, condition="WHERE NOT once ORDER BY time"))
-        return {sink.name: sink.batch for sink in known}
+        return {sink.sink: sink.batch for sink in known}
 
     @property
     def staged(self) -> Sequence[str]:
@@ -297,14 +263,7 @@ class Ledger(OpenedByBlock):
 
     # Requests of writers
 
-    async def write(self, partition: int, elements: Sequence[Element | Pack]) -> None:
-        """Append ``elements`` at once, without staging: a writer that tries again may write them twice.
-
-        ``partition`` is taken modulo the partitions of the log. Raise the errors of the log's ``append_all``.
-        """
-        await self.log.append_all({partition % len(self.log.partitions()): elements})
-
-    async def epoch(self, sink: str) -> int:
+    async def epoch(self, sink: Name) -> int:
         """Return a number above all before: each planning of a write takes one.
 
         What is staged with it for a batch of ``sink`` drops what lower ones did: a killed writer is in nobody's way.
@@ -313,30 +272,30 @@ class Ledger(OpenedByBlock):
 
     async def begin(
         self,
-        sink: str,
-        attempt: str,
-        partition: int,
+        sink: Name,
+        attempt: AttemptName,
+        partition: Whole,
         *,
-        batch: int | None = None,
-        epoch: int | None = None,
-        query: str | None = None,
+        batch: Whole | None = None,
+        epoch: Whole | None = None,
+        query: Name | None = None,
     ) -> StagedAttempt:
         """Begin to stage ``attempt`` for ``sink``: rows of one ``partition``, and of a ``batch`` planned at ``epoch``.
 
-        Raise ``Rejected`` if it is staged already, or too many are, ``NotStaged`` if the batch was planned anew, and
-        ``Invalid`` if the sink was taken over from ``query``.
+        Raise ``Rejected`` if it is staged already, or too many are, ``NotStaged`` if the batch was planned anew,
+        ``Invalid`` if the sink was taken over from ``query``, and ``ValueError`` for what no request may say.
         """
-        check_plan([sink, attempt], query, partition=partition, batch=batch, epoch=epoch)
-        row = Attempt(0, 0, 0, self._clock(), 0, attempt, sink, partition, batch, epoch)
+        row = validated(Attempt(0, 0, 0, self._clock(), 0, attempt, sink, partition, batch, epoch))
 
         def store(connection: Connection) -> Attempt:
             self._drop_old(connection)
-            known = Sink.called(connection, sink)
-            if known is None or known.check_stage(batch, epoch, query):
-                check_epoch(connection, sink, batch, epoch)
+            known = Sink.called(connection, sink, query)
+            known.check_former(query)
+            if query in (None, known.query):
+                known.plan(connection, batch, epoch)
             else:
-                row.epoch = None  # it is above none of the owner's
-            if Attempt.called(connection, attempt) is not None:
+                row.epoch = None  # it drops nothing of the owner's
+            if Attempt.where(connection, "WHERE sink = ? AND attempt = ?", sink, attempt):
                 raise Rejected(f"attempt {attempt} is staged already")
             [(number,)] = connection.execute("SELECT count(*) FROM attempts")
             if number >= self._most_attempts:
@@ -349,11 +308,8 @@ class Ledger(OpenedByBlock):
 
     async def discard(self, stage: StagedAttempt) -> None:
         """Drop the attempt of ``stage``, also while the task is being cancelled."""
-
-        def drop(connection: Connection) -> int:
-            # By its number: another attempt may have the name by now.
-            return Attempt.drop_all(connection, "number = ?", stage.row.number)
-
+        # By its number: another attempt may have the name by now.
+        drop = partial(Attempt.drop_all, condition="number = ?", values=[stage.row.number])
         try:
             with trio.CancelScope(shield=True):
                 await self._tables._change(drop, makes_room=True)
@@ -362,14 +318,14 @@ class Ledger(OpenedByBlock):
 
     async def commit(
         self,
-        sink: str,
-        batch: int,
-        attempts: Mapping[str, int],
+        sink: Name,
+        batch: Whole,
+        attempts: Mapping[AttemptName, Whole],
         *,
         once: bool = False,
-        query: str | None = None,
+        query: Name | None = None,
         take_over: bool = False,
-        epoch: int | None = None,
+        epoch: Whole | None = None,
     ) -> Commit:
         """Promote ``attempts`` of ``sink``, each with its number of rows, as the batch numbered ``batch``: all or
         nothing, and once.
@@ -382,18 +338,18 @@ class Ledger(OpenedByBlock):
         ``NotStaged``, ``Rejected`` for one sink too many, and the errors of the log; then nothing was promoted, and the
         same may be tried again.
         """
-        check_plan([sink, *attempts], query, batch=batch, epoch=epoch)
-        request = CommitRequest(sink, batch, attempts, once, query, take_over, epoch)
+        wanted = validated(Sink(sink, batch, int(once), self._clock(), query, epoch=epoch))
+        return await self._commit(wanted, attempts, take_over=take_over)
 
+    async def _commit(self, wanted: Sink, attempts: Mapping[str, int], *, take_over: bool) -> Commit:
         def promote(connection: Connection) -> Commit:
-            next_sink, rows = self._checked(connection, request)
-            if next_sink is None:
-                return Commit(promoted=False, rows=0, last=batch)
+            sink, rows = self._checked(connection, wanted, attempts, take_over=take_over)
             partitions = tables.counter(connection, "partitions")
             for row in rows:
                 self._tables._promote(connection, row.partition % partitions, row.take_bodies(connection))
-            self._remember(connection, next_sink)
-            return Commit(promoted=True, rows=sum(row.latest for row in rows), last=batch)
+            if sink is not None:
+                self._remember(connection, sink)
+            return Commit(promoted=sink is not None, rows=sum(row.latest for row in rows), last=wanted.batch)
 
         done = await self._tables._change(promote)
         self._tables._changed.wake_all()
@@ -401,35 +357,43 @@ class Ledger(OpenedByBlock):
             await self._tables.retain(in_full=False)
         return done
 
-    def _checked(self, connection: Connection, request: CommitRequest) -> tuple[Sink | None, list[Attempt]]:
-        """Return the sink behind a commit and the attempts of it, ``None`` if it counted before: then they are dropped.
+    def _checked(
+        self, connection: Connection, wanted: Sink, attempts: Mapping[str, int], *, take_over: bool
+    ) -> tuple[Sink | None, list[Attempt]]:
+        """Return the sink behind a commit, which is to be as ``wanted``, and its attempts.
 
-        Raise ``Invalid``, ``NotStaged``, and ``Rejected`` for one sink too many.
+        It is ``None`` if the batch counted before: then they are dropped. Raise ``Invalid``, ``NotStaged``, and
+        ``Rejected`` for one sink too many.
         """
         self._drop_old(connection)
-        if (known := Sink.called(connection, request.sink)) is None:
+        known = Sink.called(connection, wanted.sink, wanted.query)
+        if known.batch < 0:
             self._make_room(connection)
-            known = Sink(request.sink, query=request.query)
-        sink = known.after(request, self._clock())
-        check_epoch(connection, request.sink, request.batch, request.epoch)
-        if sink is None:
-            drop_attempts(connection, request.sink, request.attempts)
+        sink = known.passed_to(wanted.query, take_over=take_over)
+        sink.plan(connection, wanted.batch, wanted.epoch)
+        if wanted.batch < sink.batch and not wanted.once:
+            raise Invalid(
+                f"batch {wanted.batch} of sink {readable(sink.sink)!r} is below the last one, {sink.batch}: another "
+                "checkpoint wrote to it"
+            )
+        if wanted.batch <= sink.batch:
+            drop_attempts(connection, sink.sink, attempts)
             return None, []
-        attempts = []
-        for attempt, number in request.attempts.items():
-            if (row := Attempt.called(connection, attempt, request.sink)) is None:
-                raise NotStaged(f"attempt {attempt} is not staged for sink {request.sink}")
+        staged = {row.attempt: row for row in Attempt.where(connection, "WHERE sink = ?", sink.sink)}
+        rows = []
+        for name, number in attempts.items():
+            if (row := staged.get(name)) is None:
+                raise NotStaged(f"attempt {name} is not staged for sink {sink.sink}")
             if not row.sealed:
-                raise NotStaged(f"attempt {attempt} is not complete")
+                raise NotStaged(f"attempt {name} is not complete")
             if row.latest != number:
-                raise NotStaged(f"attempt {attempt} has {row.latest} rows, not {number}")
-            attempts.append(row)
-        return sink, attempts
+                raise NotStaged(f"attempt {name} has {row.latest} rows, not {number}")
+            rows.append(row)
+        return attrs.evolve(wanted, former=sink.former), rows
 
-    async def abort(self, sink: str, attempts: Iterable[str]) -> int:
+    async def abort(self, sink: Name, attempts: Sequence[AttemptName]) -> int:
         """Drop ``attempts`` of ``sink``. Return how many were staged."""
-        names = list(attempts)
-        return await self._tables._change(partial(drop_attempts, sink=sink, attempts=names), makes_room=True)
+        return await self._tables._change(partial(drop_attempts, sink=sink, names=attempts), makes_room=True)
 
     async def _store(self, stage: StagedAttempt, elements: Sequence[Element | Pack], *, sealed: bool = False) -> None:
         """Store rows of an attempt, or that it is complete: only then wait for the disk."""
@@ -438,7 +402,7 @@ class Ledger(OpenedByBlock):
             row = stage.row
             present = Attempt.where(connection, "WHERE number = ?", row.number)
             if not present:
-                check_epoch(connection, row.sink, row.batch, row.epoch)
+                Sink.called(connection, row.sink).plan(connection, row.batch, row.epoch)
                 raise Rejected(f"attempt {row.attempt} is staged no longer: it was too old, or was aborted")
             [row] = present
             known, before = stored_bytes(connection), row.bytes
@@ -457,15 +421,15 @@ class Ledger(OpenedByBlock):
             row.append(connection, body)
 
     def _drop_old(self, connection: Connection) -> None:
-        Attempt.drop_all(connection, "time <= ?", self._too_old(self._seconds))
+        Attempt.drop_all(connection, "time <= ?", [self._too_old(self._seconds)])
 
     def _too_old(self, seconds: float) -> int:
         return self._clock() - int(seconds * 1e6)
 
     def _remember(self, connection: Connection, sink: Sink) -> None:
-        tables.count(connection, "sinks", int(Sink.called(connection, sink.name) is None))
+        tables.count(connection, "sinks", int(Sink.called(connection, sink.sink).batch < 0))
         sink.save(connection)
-        connection.execute("DELETE FROM plans WHERE sink = ? AND batch <= ?", (sink.name, sink.batch))
+        connection.execute("DELETE FROM plans WHERE sink = ? AND batch <= ?", (sink.sink, sink.batch))
 
     def _make_room(self, connection: Connection) -> None:
         """Forget old sinks where one more has no room. Raise ``Rejected`` if none can go."""
@@ -475,34 +439,16 @@ class Ledger(OpenedByBlock):
         if len(old) < excess:
             raise Rejected(f"{self._max_sinks} sinks have committed: that is the limit, until one has not for 30 days")
         for sink in old:
-            connection.execute("DELETE FROM sinks WHERE sink = ?", (sink.name,))
+            connection.execute("DELETE FROM sinks WHERE sink = ?", (sink.sink,))
             tables.count(connection, "sinks", -connection.changes())
-            logger.log(logging.DEBUG if sink.once else logging.WARNING, "sink %s is forgotten", sink.name)
+            logger.log(logging.DEBUG if sink.once else logging.WARNING, "sink %s is forgotten", sink.sink)
 
 
-def drop_attempts(connection: Connection, sink: str, attempts: Iterable[str]) -> int:
+def drop_attempts(connection: Connection, sink: str, names: Iterable[str]) -> int:
     """Drop those of the attempts that are staged for a sink. Return how many they were."""
-    return sum(
-        Attempt.drop_all(connection, "number = ?", row.number)
-        for name in attempts
-        if (row := Attempt.called(connection, name, sink)) is not None
-    )
+    condition = "sink = ? AND attempt IN (SELECT value FROM json_each(?))"
+    return Attempt.drop_all(connection, condition, [sink, json.dumps(list(names))])
 
 
 def stored_bytes(connection: Connection) -> int:
     return int(connection.execute("SELECT coalesce(sum(bytes), 0) FROM attempts").get)
-
-
-def check_plan(names: Iterable[object], query: str | None, **numbers: object) -> None:
-    """Raise ``ValueError`` for numbers that no partition, batch or epoch has, and ``TypeError``.
-
-    SQLite would store a value of another type as one of its column: a row that seems damaged from then on.
-    """
-    for what, number in numbers.items():
-        if type(number) not in (int, NoneType):
-            raise TypeError(f"{what} is a whole number, not {number!r:.100}")
-        if isinstance(number, int) and not 0 <= number < FOREVER:
-            raise ValueError(f"{what} {number}: must be from 0 to 2^63 - 1")
-    for name in (*names, query or ""):
-        if not isinstance(name, str):
-            raise TypeError(f"sinks, attempts and queries have texts as names, not {name!r:.100}")

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from types import TracebackType
+from functools import cached_property, partial
 from typing import Any, Self, TypeVar
 
 import attrs
@@ -68,9 +67,7 @@ class OpenedByBlock(ABC):
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         with trio.CancelScope(shield=True):
             await self.aclose()
 
@@ -121,10 +118,18 @@ class ReplayableLog(OpenedByBlock):
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Pack]:
         """Return the records of ``partition`` that ``read_some`` returns for ``start``, ``end`` and ``max_bytes``, in
-        packs; together they span all positions from the start on. Raise as it does.
+        packs. Together they span all positions from the start on; the first and the last may hold others beside them.
+        Raise as it does.
         """
-        packs: Iterator[Pack] = arrow().packed(await self.read_some(partition, start, end, max_bytes=max_bytes), start)
+        stored = await self._read_stored(partition, start, end, max_bytes)
+        packs: Iterator[Pack] = arrow().packed(stored, start)
         return packs
+
+    async def _read_stored(
+        self, partition: int, start: int, end: int | None, max_bytes: int
+    ) -> Iterable[Record | Pack]:
+        """Return the records as ``read_some`` does, or packs that have them."""
+        return await self.read_some(partition, start, end, max_bytes=max_bytes)
 
     @abstractmethod
     async def wait_beyond(self, partition: int, position: int) -> None:
@@ -205,7 +210,9 @@ class ReplayableLog(OpenedByBlock):
 
     # Named readers
 
-    _known_readers: Mapping[str, Reader] = {}  # replaced as a whole, never changed
+    @cached_property
+    def _known_readers(self) -> dict[str, Reader]:
+        return {}
 
     def readers(self) -> Mapping[str, Reader]:
         """Return the named readers by name, each with the ends that it has acknowledged."""
@@ -225,32 +232,25 @@ class ReplayableLog(OpenedByBlock):
         reader_name(reader)
         for partition, end in ends.items():
             self._check_position(partition, end, end, self.bounds(partition)[1])
-        noted = Reader(reader, {}, now_us())
 
-        def change(readers: Mapping[str, Reader]) -> Reader:
-            nonlocal noted
+        def change(readers: dict[str, Reader]) -> Reader:
             if reader not in readers and len(readers) >= READERS:
                 raise Rejected(f"{READERS} readers have acknowledged: that is the limit, until one is forgotten")
-            known = readers.get(reader, noted).ends
+            known = readers[reader].ends if reader in readers else {}
             kept = {**known, **{number: max(end, known.get(number, 0)) for number, end in ends.items()}}
-            noted = Reader(reader, kept, noted.seen)
-            return noted
+            readers[reader] = Reader(reader, kept, now_us())
+            return readers[reader]
 
-        await self._change_reader(reader, change)
-        return noted
+        return await self._change_readers(change)
 
     async def forget_reader(self, reader: str) -> bool:
         """Forget the named ``reader``. Return whether it was known. Raise ``OSError``."""
-        return await self._change_reader(reader, lambda _: None)
+        return await self._change_readers(lambda readers: readers.pop(reader, None) is not None)
 
-    async def _change_reader(self, name: str, change: Callable[[Mapping[str, Reader]], Reader | None]) -> bool:
-        """Note what ``change`` makes of a reader, given all, as durably as the log is. Return whether it was known."""
+    async def _change_readers(self, change: Callable[[dict[str, Reader]], T]) -> T:
+        """Change the readers, as durably as the log is, and return what ``change`` returns."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        was_known = name in self._known_readers
-        reader = change(self._known_readers)
-        others = {other: known for other, known in self._known_readers.items() if other != name}
-        self._known_readers = others if reader is None else {**others, name: reader}
-        return was_known
+        return change(self._known_readers)
 
     def set_retention(self, retention: Retention) -> None:
         """Drop records by ``retention`` from now on. Raise ``ValueError`` if this log can't, or has another one."""

@@ -6,26 +6,26 @@ One connection writes, a few read, each in a thread of Trio's; one more answers 
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import math
 import os
-import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, TypeVar, get_args
 
+import msgspec
 import trio
 
 from rsocket_trio.extras import install_command
 from rsocket_trio.replay import tables
-from rsocket_trio.replay.elements import FOREVER, Element, Pack, Record, arrow, has_arrow, now_us, prepared, rows_in
+from rsocket_trio.replay.elements import FOREVER, Element, Pack, Record, has_arrow, now_us, prepared, rows_in
 from rsocket_trio.replay.errors import CorruptLog
 from rsocket_trio.replay.log import READ_BYTES, Appending, AppendQueue, Reader, ReplayableLog, Retention, check_begin
-from rsocket_trio.replay.tables import OVERHEAD, Partition, check_filesystem, partition_of, require_sqlite, translated
+from rsocket_trio.replay.tables import Partition, check_filesystem, partition_of, require_sqlite, translated
 from rsocket_trio.tools.parking_lot import ParkingLot
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ Sync: TypeAlias = Literal["full", "never"]
 
 APPLICATION_ID: Final = 0x52534B54
 """``PRAGMA application_id`` of our files: "RSKT"."""
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 """The layout of the tables that this version writes: ``PRAGMA user_version``."""
 LOCK_SECONDS = 30.0
 """Seconds that a write waits while somebody else holds the lock of the file."""
@@ -54,16 +54,12 @@ READERS = 4
 """Reads of a log at a time."""
 RESERVE_BYTES = 8 * 2**20
 """Bytes of the file that is given up on a full disk, so that trimming has room."""
-PORTION_PAGES = 1024
-"""Pages that are given back to the disk at a time."""
+PORTION_BYTES = 2 * 2**20
+"""Bytes that are dropped, or given back to the disk, in one transaction."""
 LOOK_SECONDS = 0.025
 """Seconds between two looks for rows of other processes, while a reader waits."""
-TRIM_BYTES, TRIM_BODIES = 16 * 2**20, 1024
-"""Bytes and bodies that are dropped in one transaction."""
 
 logger = logging.getLogger("rsocket_trio.replay")
-_opening = threading.Lock()
-"""Held by a thread that opens a file: two of a process would meet half a file."""
 
 
 class Log(ReplayableLog):
@@ -98,7 +94,8 @@ class Log(ReplayableLog):
         require_sqlite()
         self.path = None if path is None else Path(path).absolute()
         # SQLite's own files lie beside the file itself, wherever links lead to it.
-        self._file = "" if path is None else os.path.realpath(path)
+        self._file = ":memory:" if path is None else os.path.realpath(path)
+        self._reserve = Path(f"{self._file}-reserve")
         self._asked_partitions = partitions
         self._limit = 64 * 2**20 if limit_bytes is None else limit_bytes
         # With "full" each commit waits for the disk.
@@ -108,14 +105,12 @@ class Log(ReplayableLog):
         # The process that has opened it.
         self._pid = 0
         self._is_closed = False
-        self._opening, self._turn, self._retaining = trio.Lock(), trio.Lock(), trio.Lock()
-        self._reading = trio.Semaphore(READERS)
-        self._idle: list[Connection] = []
-        self._copied_pages = 0
+        self._writes, self._reads = trio.CapacityLimiter(1), trio.CapacityLimiter(READERS)
+        self._reset_at = WAL_BYTES
         self._appends = AppendQueue(self._write)
         self._changed = ParkingLot()
         self._is_watched = False
-        self._version: list[tuple[int]] = []
+        self._versions: dict[Connection, int] = {}
         self._retention: Retention | None = None
         self._retained_at = -math.inf
 
@@ -125,33 +120,31 @@ class Log(ReplayableLog):
     # Opening and closing
 
     async def open(self) -> None:
-        async with self._opening if not self._pid else nullcontext():
-            if not self._pid:
-                await self._patiently(self._open, trio.current_time())
+        if not self._pid:
+            await self._in_thread(self._open, self._writes)
         self._check_open()
         await trio.lowlevel.checkpoint_if_cancelled()
 
     def _open(self) -> None:
         """Open the file, or make it. Raise ``OSError(EBUSY)`` if somebody else writes it."""
-        with nullcontext() if self.path is None else _opening, translated(self.path):
+        if self._pid:
+            return  # by another task, while this one waited for its turn
+        with translated(self.path), ExitStack() as opened:
             if self.path is not None:
                 check_filesystem(Path(self._file), self.path)
                 self._check_kind()
-            self._writer = self._asked = self._connect()
-            try:
-                self._writer.transaction_mode = "IMMEDIATE"
-                self._create()
-                if self.path is not None:
-                    if self._writer.pragma("journal_mode", "wal") != "wal":
-                        raise OSError(errno.ENOTSUP, "the file system has no shared memory for a WAL", str(self.path))
-                    self._writer.set_wal_hook(self._copy_pages)  # in the place of SQLite's, which waits for no reader
-                    self._writer.pragma("journal_size_limit", CHECKPOINT_BYTES)
-                    self._asked = self._connect()
-                self._add_partitions()
-            except BaseException:
-                # Raised again at once: a log that was not opened is not closed either.
-                self._close()
-                raise
+            self._writer = self._connect(opened)
+            self._idle = [self._writer]
+            self._writer.transaction_mode = "IMMEDIATE"
+            self._prepare(self._writer)
+            if self.path is not None:
+                if self._writer.pragma("journal_mode", "wal") != "wal":
+                    raise OSError(errno.ENOTSUP, "the file system has no shared memory for a WAL", str(self.path))
+                self._writer.pragma("wal_autocheckpoint", CHECKPOINT_BYTES // PAGE_BYTES)
+                self._writer.pragma("journal_size_limit", CHECKPOINT_BYTES)
+                # One more than may be in threads.
+                self._idle = [self._connect(opened) for _ in range(READERS + 1)]
+            self._connections = opened.pop_all()
         self._take_reserve()
         self._pid = os.getpid()
 
@@ -170,76 +163,67 @@ class Log(ReplayableLog):
                 self._is_ours(reader)
 
     def _is_ours(self, connection: Connection) -> bool:
-        """Return whether a database is that of a log, or empty. Raise ``CorruptLog`` for another program's."""
+        """Return whether a database is a log's, or empty. Raise ``CorruptLog`` for another program's, or layout."""
         # In one statement: another process may make the file just now.
-        number, size = connection.execute(
-            "SELECT application_id, (SELECT count(*) FROM sqlite_schema) FROM pragma_application_id"
+        number, layout, size = connection.execute(
+            "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) "
+            "FROM pragma_application_id, pragma_user_version"
         ).get
         if number != APPLICATION_ID and (number or size):
             raise CorruptLog(self.path, "it is a database of another program")
+        if number and layout != LAYOUT:
+            raise CorruptLog(self.path, f"it has the layout {layout}, and this version knows {LAYOUT}")
         return bool(number)
 
-    def _connect(self) -> Connection:
+    def _connect(self, opened: ExitStack) -> Connection:
         import apsw
 
-        connection = apsw.Connection(":memory:" if self.path is None else str(self.path))
+        connection = opened.enter_context(closing(apsw.Connection(self._file)))
         connection.set_busy_timeout(LOCK_TRY_MS)
-        connection.pragma("synchronous", self._synchronous)
-        connection.pragma("secure_delete", 0)
-        connection.pragma("cache_size", -2048)
+        for name, value in (("synchronous", self._synchronous), ("secure_delete", 0), ("cache_size", -2048)):
+            connection.pragma(name, value)
         return connection
 
-    def _create(self) -> None:
-        """Make the tables of a new file. Raise ``CorruptLog`` for one of another layout."""
-        connection = self._writer
-        if not self._is_ours(connection):
+    def _prepare(self, connection: Connection) -> None:
+        """Make what a file lacks, its tables and partitions. Raise ``ValueError`` for one of more partitions, and
+        ``ModuleNotFoundError`` for rows that can't be read here.
+        """
+
+        def present() -> int:
+            return tables.counter(connection, "partitions") if self._is_ours(connection) else 0
+
+        if not present():
             # Before the file has its first table, and before the WAL: later it has no effect.
             connection.pragma("page_size", PAGE_BYTES)
             connection.pragma("auto_vacuum", 2)
+        self._count = wanted = self._asked_partitions or max(present(), 1)
+        if wanted > present():  # else no lock is waited for
             with connection:
-                if not self._is_ours(connection):  # another process may have made it meanwhile
+                if not self._is_ours(connection):
                     connection.execute(tables.SCHEMA)
-                    for name in ("partitions", "readers", "sinks", "attempts", "epochs", "plans"):
-                        tables.put(connection, "counters", name, 0)
+                    for name in ("partitions", "sinks", "attempts", "epochs", "plans"):
+                        tables.put(connection, "facts", name, 0)
+                    tables.put(connection, "facts", "readers", "{}")
                     connection.pragma("application_id", APPLICATION_ID)
                     connection.pragma("user_version", LAYOUT)
-        if (layout := connection.pragma("user_version")) != LAYOUT:
-            raise CorruptLog(self.path, f"it has the layout {layout}, and this version knows {LAYOUT}")
-
-    def _add_partitions(self) -> None:
-        """Add the partitions that are missing. Raise ``ModuleNotFoundError`` for rows that can't be read here."""
-        if not has_arrow() and self._asked.execute("SELECT 1 FROM bodies WHERE form = 1 LIMIT 1").get:
+                for number in range(present(), wanted):
+                    Partition(number).save(connection)
+                    tables.count(connection, "partitions")
+        if wanted < (known := present()):
+            raise ValueError(f"{self.path} has {known} partitions, and {wanted} are asked for: none can be dropped")
+        if not has_arrow() and connection.execute("SELECT 1 FROM bodies WHERE form = 1 LIMIT 1").get:
             raise ModuleNotFoundError(
                 f"{self.path} has rows that are stored with Arrow: {install_command('arrow')}", name="pyarrow"
             )
-        self._count = tables.counter(self._asked, "partitions")
-        if self._count and self._asked_partitions in (None, self._count):
-            return  # no lock is waited for
-        with self._writer as connection:
-            present = tables.counter(connection, "partitions")
-            partitions = self._asked_partitions or max(present, 1)
-            if partitions < present:
-                raise ValueError(
-                    f"{self.path} has {present} partitions, and {partitions} are asked for: none can be dropped"
-                )
-            for number in range(present, partitions):
-                Partition(number).save(connection)
-            self._count = tables.count(connection, "partitions", partitions - present)
 
     async def aclose(self) -> None:
-        async with self._turn:
-            if self._pid and not self._is_closed:
-                self._is_closed = True
-                for _ in range(READERS):
-                    await self._reading.acquire()
-                await self._in_thread(self._close)
-                for _ in range(READERS):
-                    self._reading.release()  # reads that wait for their turn fail
+        if self._pid and not self._is_closed:
+            self._is_closed = True
+            for limiter in [self._writes, *[self._reads] * READERS]:
+                await limiter.acquire_on_behalf_of(object())
+            await trio.to_thread.run_sync(self._connections.close)
+            self._writes.total_tokens = self._reads.total_tokens = math.inf  # who waits for a turn fails
         self._changed.wake_all()
-
-    def _close(self) -> None:
-        for connection in {self._writer, self._asked, *self._idle}:
-            connection.close()
 
     def _check_open(self) -> None:
         """Raise ``RuntimeError`` in a process that was forked since, and if the log is not open."""
@@ -252,52 +236,44 @@ class Log(ReplayableLog):
 
     # The database: whose thread, and whose turn
 
-    async def _in_thread(self, function: Callable[[], T]) -> T:
-        if self.path is None:
-            await trio.lowlevel.checkpoint_if_cancelled()
-            return function()
-        return await trio.to_thread.run_sync(function)
-
-    async def _patiently(self, function: Callable[[], T], since: float) -> T:
-        """Run a function in a thread until the file is unlocked, for ``LOCK_SECONDS`` at most from ``since`` on."""
+    async def _in_thread(self, function: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
+        """Run a function in a thread, in memory here, again while the file is locked, for ``LOCK_SECONDS`` at most."""
+        since = trio.current_time()
         while True:
             try:
-                return await self._in_thread(function)
+                if self.path is not None:
+                    return await trio.to_thread.run_sync(function, limiter=limiter)
+                await trio.lowlevel.checkpoint()
+                return function()
             except OSError as error:
                 if error.errno != errno.EBUSY or trio.current_time() >= since + LOCK_SECONDS:
                     raise
-            await trio.lowlevel.checkpoint()
+
+    def _transaction(self, connection: Connection, function: Callable[[Connection], T]) -> T:
+        with translated(self.path, connection):
+            return function(connection)
 
     def _here(self, function: Callable[[Connection], T]) -> T:
-        """Return what a short question finds as the file is now. It runs where it is asked."""
+        """Return what a question finds in one state of the file: a short one where it is asked.
+
+        No other question sees its connection meanwhile.
+        """
         self._check_open()
-        with translated(self.path, self._asked):
-            return function(self._asked)
+        connection = self._idle.pop()
+        try:
+            return self._transaction(connection, function)
+        finally:
+            self._idle.append(connection)
 
     def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._here(lambda connection: connection.execute(statement, values).fetchall())
 
     async def _look_up(self, function: Callable[[Connection], T]) -> T:
-        """Return what ``function`` finds in one state of the file. No other read sees its connection meanwhile."""
-
-        def run() -> T:
-            with translated(self.path):
-                connection = self._idle.pop() if self._idle else self._connect()
-            try:
-                with translated(self.path, connection, is_transaction=True):
-                    return function(connection)
-            finally:
-                self._idle.append(connection)
-
-        if self.path is None:
-            await trio.lowlevel.checkpoint()
-            return self._here(function)
+        """Return what a longer question finds, in a thread."""
         if self._wal_bytes > WAL_BYTES:
             # So that a writer finds a moment at which nobody reads the WAL.
             await trio.sleep(GAP_SECONDS)
-        async with self._reading:
-            self._check_open()
-            return await self._patiently(run, trio.current_time())
+        return await self._in_thread(partial(self._here, function), self._reads)
 
     async def _change(
         self, function: Callable[[Connection], T], *, waits_for_disk: bool = True, makes_room: bool = False
@@ -309,39 +285,25 @@ class Log(ReplayableLog):
         """
 
         def run() -> T:
-            if not waits_for_disk:
-                self._writer.pragma("synchronous", "normal")
-            try:
-                return self._shrink(function) if makes_room else self._transaction(function)
-            finally:
-                if not waits_for_disk:
-                    self._writer.pragma("synchronous", self._synchronous)
-
-        # Tasks that wait for one lock give up together, and not one behind the other.
-        since = trio.current_time()
-        async with self._turn:
             self._check_open()
-            return await self._patiently(run, since)
+            self._writer.pragma("synchronous", self._synchronous if waits_for_disk else "normal")
+            try:
+                result = self._transaction(self._writer, function)
+            except OSError as error:
+                if not makes_room or error.errno != errno.ENOSPC or not self._delete_reserve():
+                    raise
+                self._reset_wal()
+                result = self._transaction(self._writer, function)
+            if makes_room or self._wal_bytes > self._reset_at:
+                self._reset_wal(gives_reserve=makes_room)
+                # Where somebody reads on, it waits for that again some MiB later.
+                self._reset_at = max(WAL_BYTES, self._wal_bytes + CHECKPOINT_BYTES)
+                self._take_reserve()
+            return result
 
-    def _transaction(self, function: Callable[[Connection], T]) -> T:
-        """Run ``function`` in a transaction and commit it. Raise ``OSError(EBUSY)`` if somebody else holds the lock."""
-        with translated(self.path, self._writer, is_transaction=True):
-            return function(self._writer)
+        return await self._in_thread(run, self._writes)
 
     # Space
-
-    def _shrink(self, function: Callable[[Connection], T]) -> T:
-        """Run a function that makes room in a transaction: on a full disk, in the room of the reserve."""
-        try:
-            result = self._transaction(function)
-        except OSError as error:
-            if error.errno != errno.ENOSPC or not self._delete_reserve():
-                raise
-            self._reset_wal()
-            result = self._transaction(function)
-        self._reset_wal()
-        self._take_reserve()
-        return result
 
     @property
     def _wal_bytes(self) -> int:
@@ -349,88 +311,64 @@ class Log(ReplayableLog):
             return os.stat(f"{self._file}-wal").st_size
         return 0
 
-    def _copy_pages(self, connection: Connection, name: str, pages: int) -> int:
-        """Copy the write-ahead log behind a commit, if that made it long; wait for readers if it became too long.
+    def _reset_wal(self, *, gives_reserve: bool = False) -> None:
+        """Copy the write-ahead log and begin it anew, on a full disk in the room of the reserve if that may go.
 
-        The size of its file says only how long it was: SQLite calls this with its pages.
-        """
-        if pages < self._copied_pages:
-            self._copied_pages = 0  # it has begun anew
-        if (pages - self._copied_pages) * PAGE_BYTES >= CHECKPOINT_BYTES:
-            self._copied_pages = pages
-            self._checkpoint(begins_anew=pages * PAGE_BYTES > WAL_BYTES)
-        return 0
-
-    def _reset_wal(self) -> None:
-        """Copy the write-ahead log whole and begin it anew, unless somebody reads it for too long."""
-        if self.path is not None and self._checkpoint(begins_anew=True) and self._delete_reserve():
-            self._checkpoint(begins_anew=True)
-
-    def _checkpoint(self, *, begins_anew: bool) -> bool:
-        """Copy the write-ahead log. Return whether the disk is full.
-
-        A failure is none of the commit that it comes with: the WAL stays, and is copied the next time.
+        Where somebody reads it for too long, or the disk fails, it stays, and is copied the next time: that is no
+        failure of the commit that it comes with.
         """
         import apsw
 
         self._writer.set_busy_timeout(RESET_MS)
         try:
-            mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if begins_anew else apsw.SQLITE_CHECKPOINT_PASSIVE
-            self._writer.wal_checkpoint(mode=mode)
+            self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.BusyError:
             pass  # another process copies it, or reads it
         except apsw.Error as error:
             logger.warning("%s: its write-ahead log could not be copied: %s", self.path, error)
-            return isinstance(error, apsw.FullError)
+            if gives_reserve and isinstance(error, apsw.FullError) and self._delete_reserve():
+                self._reset_wal()
         finally:
             self._writer.set_busy_timeout(LOCK_TRY_MS)
-        return False
 
     async def _give_back(self) -> None:
         """Give back to the disk what is free beyond a quarter of the file, in portions."""
+        portion = PORTION_BYTES // PAGE_BYTES
 
-        def vacuum(connection: Connection) -> int:
+        def vacuum(connection: Connection) -> bool:
             pages = connection.pragma("page_count")
             # Then a quarter of what is left is free.
             surplus = (4 * connection.pragma("freelist_count") - pages) // 3
             if surplus > 0:
                 # It frees a page for each row that is fetched.
-                connection.execute(f"PRAGMA incremental_vacuum({min(surplus, PORTION_PAGES)})").fetchall()
-            return int(pages - connection.pragma("page_count"))
+                connection.execute(f"PRAGMA incremental_vacuum({min(surplus, portion)})").fetchall()
+            # In a damaged file there are fewer than it counts.
+            return bool(pages - connection.pragma("page_count") >= portion)
 
         try:
-            # In a damaged file there are fewer than it counts.
-            while self.path is not None and await self._change(vacuum, makes_room=True) >= PORTION_PAGES:
+            while await self._change(vacuum, makes_room=True):
                 pass
         except OSError as error:
             # It takes some room; the log itself uses again what is free.
             if error.errno != errno.ENOSPC:
                 raise
 
-    @property
-    def _reserve(self) -> Path:
-        return Path(f"{self._file}-reserve")
-
     def _take_reserve(self) -> None:
         """Take room on the disk for a trim on a full one, but leave some for the write-ahead log."""
         if self.path is None or self._reserve.exists():
             return
-        with suppress(OSError):
-            left = os.statvfs(self._reserve.parent)
-            if left.f_bavail * left.f_frsize < RESERVE_BYTES + 2 * CHECKPOINT_BYTES:
-                return
-            with self._reserve.open("ab") as file:
-                try:
-                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
-                except OSError:
-                    self._reserve.unlink()
+        with suppress(OSError), self._reserve.open("ab") as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES + 2 * CHECKPOINT_BYTES)
+                file.truncate(RESERVE_BYTES)
+            except OSError:
+                self._reserve.unlink()
 
     def _delete_reserve(self) -> bool:
         """Give the reserve back to the disk. Return whether there was one."""
-        with suppress(OSError):
-            self._reserve.unlink()
-            return True
-        return False
+        is_there = self._reserve.exists()
+        self._reserve.unlink(missing_ok=True)
+        return is_there
 
     # State: that of the file
 
@@ -455,17 +393,10 @@ class Log(ReplayableLog):
     ) -> dict[int, int]:
         self._check_partitions(*elements, *(at or ()))
         own = Appending({number: prepared(group) for number, group in elements.items()}, at)
-        for group in own.elements.values() if self.path is None else ():
-            self._check_room(sum([element.size + OVERHEAD for element in group]))
         begins = await self._appends.append(own)
         if self._retention is not None:
-            with trio.CancelScope(shield=True):  # the rows are there, whatever becomes of that
-                await self.retain(in_full=False)
+            await self.retain(in_full=False)
         return begins
-
-    def _check_room(self, size: int) -> None:
-        if self.path is None and size > (limit := self._limit // self._count):
-            raise ValueError(f"{size} bytes for a partition in memory: the limit is {limit}")
 
     async def _write(self, take: Callable[[], list[Appending]]) -> Sequence[dict[int, int]]:
         begins = await self._change(lambda connection: self._append(connection, take()))
@@ -474,91 +405,87 @@ class Log(ReplayableLog):
 
     def _append(self, connection: Connection, groups: Sequence[Appending]) -> list[dict[int, int]]:
         """Store what was appended together. Return where each begins. Raise ``ValueError`` if one can't be there."""
-        numbers = {number for group in groups for number in (*group.elements, *(group.at or ()))}
-        states = {number: partition_of(connection, number) for number in sorted(numbers)}
-        ends = {number: state.latest for number, state in states.items()}
-        together: dict[int, list[Element | Pack]] = {}
+        ends: dict[int, int] = {}
+        together: dict[int, tuple[Partition, list[Element | Pack]]] = {}
         begins: list[dict[int, int]] = []
         for group in groups:
+            own = {}
             for number in group.at or ():
-                check_begin(number, group.at, ends[number])
-            begins.append({number: ends[number] for number in group.elements})
+                check_begin(number, group.at, ends.get(number) or partition_of(connection, number).latest)
             for number, elements in group.elements.items():
-                together.setdefault(number, []).extend(elements)
+                if number not in ends:
+                    state = partition_of(connection, number)
+                    together[number], ends[number] = (state, []), state.latest
+                own[number] = ends[number]
                 ends[number] += sum([element.count for element in elements])
+                together[number][1].extend(elements)
+            begins.append(own)
         now = self._clock()
-        for number, elements in together.items():
-            state = states[number]
+        for state, elements in together.values():
+            begin = state.latest
             for body in tables.bodies_of(elements):
                 # The clock of the machine may be set back; the times of records never go back.
                 state.time = max(state.time, now if body[1] is None else body[1])
                 state.append(connection, body)
-            self._save_grown(connection, state)
+            self._save_grown(connection, state, begin)
         return begins
 
     def _promote(self, connection: Connection, number: int, staged: Sequence[tuple[int, int, int, int]]) -> None:
         """Give bodies that are stored, each with its count, id, size and CRC, the next places of a partition."""
-        self._check_room(sum(size for _, _, size, _ in staged))
         state = partition_of(connection, number)
-        state.time = max(state.time, self._clock())
+        begin, state.time = state.latest, max(state.time, self._clock())
         for body in staged:
             state.place(connection, *body)
-        self._save_grown(connection, state)
+        self._save_grown(connection, state, begin)
 
-    def _save_grown(self, connection: Connection, state: Partition) -> None:
-        """Store a partition that has grown. In memory its oldest rows make room for the new ones."""
+    def _save_grown(self, connection: Connection, state: Partition, begin: int) -> None:
+        """Store a partition that has grown. In memory its rows below ``begin`` make room for the new ones.
+
+        Raise ``ValueError`` if these are too large for it.
+        """
         state.save(connection)
-        while self.path is None and (over := state.bytes - self._limit // self._count) > 0:
-            state.drop(connection, state.latest, over, TRIM_BODIES)
+        limit = self._limit // self._count
+        if self.path is None and state.bytes > limit:
+            state.drop(connection, begin, state.bytes - limit)
+            if state.bytes > limit:
+                raise ValueError(f"{state.bytes} bytes for a partition in memory: the limit is {limit}")
 
     # Reading
 
     async def read_some(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Record]:
-        entries, stop = await self._some(partition, start, end, max_bytes), FOREVER if end is None else end
+        entries, stop = await self._read_stored(partition, start, end, max_bytes), FOREVER if end is None else end
         return (row for entry in entries for row in rows_in(entry, start, stop))
 
-    async def read_packs(
-        self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
-    ) -> Iterator[Pack]:
-        entries = await self._some(partition, start, end, max_bytes)
-        packs: Iterator[Pack] = arrow().packed(entries, start, FOREVER if end is None else end)
-        return packs
-
-    async def _some(self, partition: int, start: int, end: int | None, max_bytes: int) -> list[Record | Pack]:
+    async def _read_stored(self, partition: int, start: int, end: int | None, max_bytes: int) -> list[Record | Pack]:
         """Return what is stored from ``start`` to below ``end``, about ``max_bytes`` and at least one body.
 
         What is damaged is an error where it is the first, and left out behind others.
         """
-        entries: list[Record | Pack] = []
         stop = FOREVER - 1 if end is None else end
 
-        def look(connection: Connection) -> None:
-            state, size = partition_of(connection, partition), 0
+        def look(connection: Connection) -> list[Record | Pack]:
+            state, size, entries = partition_of(connection, partition), 0, list[Record | Pack]()
             self._check_position(partition, start, state.earliest, state.latest)
-            entries.clear()
             for place in tables.places(connection, state, start, is_with_bodies=True) if start < stop else ():
                 entries.append(tables.stored(*place))
-                size += tables.size_of(place[7:])
+                size += place[4]
                 if size >= max_bytes or entries[-1].end >= stop:
                     break
+            return entries
 
         self._check_partitions(partition)
-        await self._look_up(look)
-        return entries
+        return await self._look_up(look)
 
     async def position_at(self, partition: int, timestamp: int) -> int:
         def first_since(connection: Connection) -> int:
-            # Times never go back, so it is searched for.
+            # Times never go back. Those of places are searched, whose CRC says whether they are right.
             state = partition_of(connection, partition)
-            low, high = state.earliest, state.latest
-            while low < high:
-                middle = (low + high) // 2
-                # The place that holds the middle: its CRC says whether its time is right.
-                position, number, time, *_ = next(tables.places(connection, state, middle))
-                low, high = (low, max(position, low)) if time >= timestamp else (position + number, high)
-            return low
+            positions = range(state.earliest, state.latest)
+            return state.earliest + bisect_left(
+                positions, timestamp, key=lambda position: next(tables.places(connection, state, position))[2]
+            )
 
         self._check_partitions(partition)
         return await self._look_up(first_since)
@@ -569,44 +496,42 @@ class Log(ReplayableLog):
             if self.path is None or self._is_watched:
                 # An append wakes it, or the task that looks for what other processes wrote, and ``aclose``.
                 await self._changed.park()
-            else:
-                await self._look()
+                continue
+            self._is_watched = True
+            try:
+                with trio.move_on_after(LOOK_SECONDS):
+                    await self._changed.park()
+                if self._here(self._sees_change):
+                    self._changed.wake_all()
+            finally:
+                # The next task that wakes looks on.
+                self._is_watched = False
+                self._changed.wake_one()
 
-    async def _look(self) -> None:
-        """Look for changes that another connection made, for all readers that wait, until this task is to go on."""
-        self._is_watched = True
-        try:
-            with trio.move_on_after(LOOK_SECONDS):
-                await self._changed.park()
-            version = self._ask("PRAGMA data_version")
-            if version != self._version:
-                # Since the last look, and not only since this one began: a reader may have parked in between.
-                self._version = version
-                self._changed.wake_all()
-        finally:
-            # The next task that wakes looks on.
-            self._is_watched = False
-            self._changed.wake_one()
+    def _sees_change(self, connection: Connection) -> bool:
+        """Return whether others have written since the last look, and not only since somebody waits."""
+        before = self._versions.get(connection)
+        self._versions[connection] = connection.pragma("data_version")
+        return before != self._versions[connection]
 
     # Dropping
 
     async def trim(self, partition: int, before: int) -> None:
         self._check_partitions(partition)
-        await self._drop(partition, before)
+        await self._drop(lambda connection: (partition_of(connection, partition), before, FOREVER))
 
-    async def _drop(self, partition: int, before: int, max_bytes: int = FOREVER) -> int:
-        """Drop what is below a position, about so many bytes, in portions. Return the bytes."""
+    async def _drop(self, wanted: Callable[[Connection], tuple[Partition, int, int]]) -> None:
+        """Drop in portions what is ``wanted`` in each: of a partition, below a position, about so many bytes."""
         dropped = 0
 
         def drop_some(connection: Connection) -> int:
-            most = min(max_bytes - dropped, TRIM_BYTES)
-            return partition_of(connection, partition).drop(connection, before, most, TRIM_BODIES)
+            state, before, most = wanted(connection)
+            return state.drop(connection, before, min(most, PORTION_BYTES))
 
-        while dropped < max_bytes and (gone := await self._change(drop_some, makes_room=True)):
+        while gone := await self._change(drop_some, makes_room=True):
             dropped += gone
         if dropped:
             await self._give_back()
-        return dropped
 
     def set_retention(self, retention: Retention) -> None:
         if self.path is None:
@@ -616,60 +541,52 @@ class Log(ReplayableLog):
         self._retention = retention
 
     async def retain(self, *, in_full: bool = True) -> None:
-        if self._retention is None:
+        if self._retention is None or (not in_full and self._clock() < self._retained_at + 1_000_000):
             await trio.lowlevel.checkpoint_if_cancelled()
             return
-        now = self._clock() / 1e6
-        if not in_full and (now < self._retained_at + 1 or self._retaining.locked()):
-            return
+        self._retained_at = math.inf  # who comes meanwhile does not begin again
         try:
+            # A task of the log could not: one that asks for something else does it.
             with trio.CancelScope(shield=not in_full):
-                # A task of the log could not: one that asks for something else does it.
-                async with self._retaining:
-                    self._retained_at = now
-                    await self._apply(self._retention)
+                await self._apply(self._retention)
         except (OSError, CorruptLog, trio.ClosedResourceError):
             if in_full:
                 raise
             logger.exception("%s: the retention failed, and is tried again", self.path)
+        finally:
+            self._retained_at = self._clock()
 
     async def _apply(self, retention: Retention) -> None:
+        def largest(connection: Connection) -> tuple[Partition, int, int]:
+            states = Partition.where(connection, "ORDER BY bytes DESC")
+            return states[0], states[0].latest, sum(state.bytes for state in states) - (retention.bytes or 0)
+
         for number in self.partitions():
             before = self.lowest(number) or 0
             if retention.seconds is not None:
                 old = await self.position_at(number, self._clock() - int(retention.seconds * 1e6))
                 before = max(before, old)
-            await self._drop(number, before)
-        while retention.bytes is not None:
-            states = [self._here(partial(partition_of, number=number)) for number in self.partitions()]
-            over = sum(state.bytes for state in states) - retention.bytes
-            largest = max(states, key=lambda state: state.bytes)
-            if over <= 0 or not await self._drop(largest.number, largest.latest, min(over, largest.bytes)):
-                break
+            await self.trim(number, before)
+        if retention.bytes is not None:
+            await self._drop(largest)
 
     # Named readers
 
     def readers(self) -> Mapping[str, Reader]:
         return self._here(load_readers)
 
-    async def _change_reader(self, name: str, change: Callable[[Mapping[str, Reader]], Reader | None]) -> bool:
-        def save(connection: Connection) -> bool:
+    async def _change_readers(self, change: Callable[[dict[str, Reader]], T]) -> T:
+        def save(connection: Connection) -> T:
             readers = load_readers(connection)
-            if (reader := change(readers)) is None:
-                connection.execute("DELETE FROM readers WHERE name = ?", (name,))
-            else:
-                tables.put(connection, "readers", name, json.dumps(dict(reader.ends)), reader.seen)
-            tables.count(connection, "readers", (reader is not None) - (name in readers))
-            return name in readers
+            result = change(readers)
+            tables.put(connection, "facts", "readers", msgspec.json.encode(dict(sorted(readers.items()))).decode())
+            return result
 
-        was_known = await self._change(save)
+        result = await self._change(save)
         self._retained_at = -math.inf  # there may be rows that none needs any more
         await self.retain(in_full=False)
-        return was_known
+        return result
 
 
 def load_readers(connection: Connection) -> dict[str, Reader]:
-    return {
-        name: Reader(name, {int(partition): end for partition, end in json.loads(ends).items()}, seen)
-        for name, ends, seen in tables.whole(connection, "readers")
-    }
+    return msgspec.json.decode(tables.row(connection, "facts", "name", "readers")[1], type=dict[str, Reader])

@@ -12,9 +12,10 @@ import json
 import logging
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from itertools import chain
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias
 from zlib import crc32
@@ -23,7 +24,7 @@ import attrs
 
 from rsocket_trio.extras import install_command
 from rsocket_trio.replay import elements
-from rsocket_trio.replay.elements import PACK_BYTES, PACK_ROWS, Element, Pack, Record
+from rsocket_trio.replay.elements import Element, Pack, Record
 from rsocket_trio.replay.errors import CorruptLog
 
 if TYPE_CHECKING:
@@ -39,16 +40,15 @@ CREATE TABLE bodies (id INTEGER PRIMARY KEY, form INTEGER, data BLOB, metadata B
 CREATE INDEX bodies_in_arrow ON bodies (form) WHERE form = 1;
 CREATE TABLE places (partition INTEGER, position INTEGER, count INTEGER, time INTEGER, body INTEGER, size INTEGER,
     body_crc INTEGER, crc INTEGER, PRIMARY KEY (partition, position)) WITHOUT ROWID;
-CREATE TABLE readers (name TEXT PRIMARY KEY, ends TEXT, seen INTEGER, crc INTEGER) WITHOUT ROWID;
 CREATE TABLE attempts (number INTEGER PRIMARY KEY, earliest INTEGER, latest INTEGER, time INTEGER, bytes INTEGER,
-    attempt TEXT UNIQUE, sink TEXT, partition INTEGER, batch INTEGER, epoch INTEGER, sealed INTEGER, crc INTEGER);
+    attempt TEXT, sink TEXT, partition INTEGER, batch INTEGER, epoch INTEGER, sealed INTEGER, crc INTEGER);
 CREATE INDEX attempts_by_time ON attempts (time);
 CREATE TABLE sinks (sink TEXT PRIMARY KEY, batch INTEGER, once INTEGER, time INTEGER, query TEXT, former TEXT,
     epoch INTEGER, crc INTEGER) WITHOUT ROWID;
 CREATE INDEX sinks_by_age ON sinks (once DESC, time);
 CREATE TABLE plans (number INTEGER PRIMARY KEY, sink TEXT, batch INTEGER, epoch INTEGER, crc INTEGER,
     UNIQUE (sink, batch));
-CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER, crc INTEGER) WITHOUT ROWID;
+CREATE TABLE facts (name TEXT PRIMARY KEY, value, crc INTEGER) WITHOUT ROWID;
 """
 BODY_COLUMNS = ", form, data, metadata, key, headers FROM places LEFT JOIN bodies ON id = body"
 _PLACE = struct.Struct(">qQIqqqI")
@@ -85,21 +85,14 @@ def row(connection: Connection, table: str, key: str, value: object) -> list[Any
 
 
 def counter(connection: Connection, name: str) -> int:
-    return int(row(connection, "counters", "name", name)[1])
+    return int(row(connection, "facts", "name", name)[1])
 
 
 def count(connection: Connection, name: str, by: int = 1) -> int:
-    """Add to a number of ``counters``. Return the sum."""
+    """Add to a number of ``facts``. Return the sum."""
     total = counter(connection, name) + by
-    put(connection, "counters", name, total)
+    put(connection, "facts", name, total)
     return total
-
-
-def whole(connection: Connection, table: str) -> list[list[Any]]:
-    stored, number = rows(connection, table), counter(connection, table)
-    if len(stored) != number:
-        raise CorruptLog(None, f"it has {len(stored)} {table} instead of {number}")
-    return stored
 
 
 @attrs.define
@@ -123,10 +116,6 @@ Body: TypeAlias = tuple[int, int | None, int, tuple[bytes | None, ...]]
 metadata, key and headers."""
 
 
-def size_of(contents: Iterable[bytes | None]) -> int:
-    return OVERHEAD + sum([len(content) for content in contents if content is not None])
-
-
 def crc_of_body(form: int, *contents: bytes | None) -> int:
     """Return the CRC of the columns of a body. Raise ``TypeError`` or ``struct.error`` if it is damaged or missing."""
     crc = crc32(_LENGTHS.pack(form, *[-1 if content is None else len(content) for content in contents]))
@@ -138,31 +127,14 @@ def crc_of_body(form: int, *contents: bytes | None) -> int:
 
 def bodies_of(group: Iterable[Element | Pack]) -> Iterator[Body]:
     """Yield prepared elements as they are stored: those of one time together if pyarrow is installed."""
-    together: list[Element] = []
-    size = 0
-    for element in chain(group, [None]):
-        if together and (
-            not isinstance(element, Element)
-            or size + element.size > PACK_BYTES
-            or len(together) >= PACK_ROWS
-            or element.timestamp != together[0].timestamp
-        ):
-            is_packed = len(together) > 1 and elements.has_arrow()
-            for body in [elements.arrow().pack_elements(together)] if is_packed else together:
-                yield body_of(body, together[0].timestamp)
-            together, size = [], 0
-        if isinstance(element, Element):
-            together.append(element)
-            size += element.size
-        elif element is not None:
-            yield body_of(element, element.timestamp)
-
-
-def body_of(stored: Element | Pack, time: int | None) -> Body:
-    if isinstance(stored, Pack):
-        return stored.count, time, ARROW_FORM, (stored.data, None, None, None)
-    headers = None if stored.headers is None else elements.encode_headers(stored.headers)
-    return stored.count, time, ROW_FORM, (stored.data, stored.metadata, stored.key, headers)
+    for (kind, time), run in groupby(group, attrgetter("__class__", "timestamp")):
+        together = list(run)
+        is_packed = kind is Element and len(together) > 1 and elements.has_arrow()
+        for body in elements.arrow().packs_of(together) if is_packed else together:
+            if isinstance(body, Pack):
+                yield body.count, time, ARROW_FORM, (body.data, None, None, None)
+            else:
+                yield body.count, time, ROW_FORM, body.contents
 
 
 def stored(position: int, count: int, time: int, *body: Any) -> Record | Pack:
@@ -170,7 +142,7 @@ def stored(position: int, count: int, time: int, *body: Any) -> Record | Pack:
     *_, form, data, metadata, key, headers = body
     if form == ARROW_FORM:
         return Pack(data, count, position, time)
-    pairs = None if headers is None else elements.decode_headers(headers)
+    pairs = None if headers is None else elements.decoded_headers(headers)
     return Record(position, data, metadata, count, key, pairs, time)
 
 
@@ -193,8 +165,8 @@ class Partition(Row):
         """Store a body, and place it at the end."""
         number, _, form, contents = body
         connection.execute("INSERT INTO bodies VALUES (NULL, ?, ?, ?, ?, ?)", (form, *contents))
-        crc = crc_of_body(form, *contents)
-        self.place(connection, number, connection.last_insert_rowid(), size_of(contents), crc)
+        size = OVERHEAD + sum([len(content) for content in contents if content is not None])
+        self.place(connection, number, connection.last_insert_rowid(), size, crc_of_body(form, *contents))
 
     def place(self, connection: Connection, count: int, body: int, size: int, body_crc: int) -> None:
         """Give a body that is stored the next place."""
@@ -203,23 +175,21 @@ class Partition(Row):
         self.latest += count
         self.bytes += size
 
-    def drop(self, connection: Connection, before: int, max_bytes: int, max_bodies: int) -> int:
-        """Drop the first bodies that end at ``before`` or below, about so many, and store the row. Return their bytes.
+    def drop(self, connection: Connection, before: int, max_bytes: int) -> int:
+        """Drop the first bodies that end at ``before`` or below, about so many bytes, and store the row. Return them.
 
         A place that is damaged or missing ends it, and is an error where it is the first.
         """
-        bodies: list[tuple[int]] = []
         gone = 0
-        for position, count, _, body, size, _ in places(connection, self, self.earliest):
-            if gone >= max_bytes or len(bodies) >= max_bodies or position + count > before:
+        for position, count, _, _, size, _ in places(connection, self, self.earliest):
+            if gone >= max_bytes or position + count > before:
                 break
-            self.earliest = position + count
-            bodies.append((body,))
-            gone += size
-        if bodies:
-            connection.executemany("DELETE FROM bodies WHERE id = ?", bodies)
-            connection.execute("DELETE FROM places WHERE partition = ? AND position < ?", (self.number, self.earliest))
+            self.earliest, gone = position + count, gone + size
+        if gone:
             self.bytes -= gone
+            below = "FROM places WHERE partition = ? AND position < ?"
+            for statement in (f"DELETE FROM bodies WHERE id IN (SELECT body {below})", f"DELETE {below}"):
+                connection.execute(statement, (self.number, self.earliest))
             self.save(connection)
         return gone
 
@@ -228,42 +198,37 @@ def partition_of(connection: Connection, number: int) -> Partition:
     return Partition(*row(connection, "partitions", "number", number))
 
 
-def is_whole(place: tuple[object, ...], crc: object, columns: Sequence[Any]) -> bool:
-    """Return whether a place has the CRC of what it says, and its body, if its columns are there, the one it names."""
-    try:
-        return crc == crc32(_PLACE.pack(*place)) and (not columns or place[-1] == crc_of_body(*columns))
-    except (TypeError, struct.error):
-        return False
-
-
 def places(connection: Connection, partition: Partition, start: int, *, is_with_bodies: bool = False) -> Iterator[Any]:
     """Yield the places of a partition in order, from the one that holds ``start`` on, with the columns of their bodies.
 
     A place is its position, count, time, body, size, and the CRC of its body. Raise ``CorruptLog`` if the first is
     damaged or missing; end before one that is, behind others.
     """
-    number, problem, is_first = partition.number, "a row is missing", True
     if start >= partition.latest:
         return
-    expected = connection.execute(
-        "SELECT max(position) FROM places WHERE partition = ? AND position <= ?", (number, start)
-    ).get
+    expected, problem = None, "a row is missing"
     for position, count, time, body, size, body_crc, crc, *columns in connection.execute(
         f"SELECT position, count, time, body, size, body_crc, crc{BODY_COLUMNS if is_with_bodies else ' FROM places'} "
-        "WHERE partition = ? AND position >= ? ORDER BY position",
-        (number, start if expected is None else expected),
+        "WHERE partition = ?1 AND position >= "
+        "(SELECT max(position) FROM places WHERE partition = ?1 AND position <= ?2) ORDER BY position",
+        (partition.number, start),
     ):
-        if not is_whole((number, position, count, time, body, size, body_crc), crc, columns):
+        try:
+            is_whole = crc == crc32(_PLACE.pack(partition.number, position, count, time, body, size, body_crc))
+            is_whole = is_whole and (not columns or body_crc == crc_of_body(*columns))
+        except (TypeError, struct.error):
+            is_whole = False
+        if not is_whole:
             problem = "its CRC is wrong"
             break
-        if position != expected or position + count <= start:
+        if position + count <= start or expected not in (None, position):
             break
         yield position, count, time, body, size, body_crc, *columns
-        is_first, expected = False, position + count
+        expected = position + count
         if expected >= partition.latest:
             return
-    if is_first:
-        raise CorruptLog(None, problem, number, start)
+    if expected is None:
+        raise CorruptLog(None, problem, partition.number, start)
 
 
 # SQLite itself
@@ -292,17 +257,15 @@ def require_sqlite() -> None:
 
 
 @contextmanager
-def translated(
-    path: Path | None, connection: Connection | None = None, *, is_transaction: bool = False
-) -> Iterator[None]:
+def translated(path: Path | None, connection: Connection | None = None) -> Iterator[None]:
     """Translate SQLite's errors: what the disk did, and a lock, are ``OSError``, all others ``CorruptLog``.
 
-    A transaction of the block is committed, or rolled back if the block fails.
+    The block is a transaction of the connection, if there is one: it is rolled back if the block fails.
     """
     import apsw
 
     try:
-        with connection if connection is not None and is_transaction else nullcontext():
+        with connection or nullcontext():
             yield
     except CorruptLog as error:
         error.file = error.file or path
@@ -343,11 +306,8 @@ def check_filesystem(file: Path, path: Path) -> None:
 
 def filesystem_of(folder: Path) -> str:
     """Return the type of a folder's file system, as Linux tells it; empty where that is not known."""
-    kind, longest = "", -1
     with suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            fields = line.split()
-            point = fields[4].encode().decode("unicode_escape")
-            if folder.is_relative_to(point) and len(point) >= longest:
-                kind, longest = fields[fields.index("-") + 1], len(point)
-    return kind
+        mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        kinds = {fields[4].encode().decode("unicode_escape"): fields[fields.index("-") + 1] for fields in mounts}
+        return kinds[max(filter(folder.is_relative_to, kinds), key=len)]
+    return ""

@@ -24,14 +24,14 @@ import trio
 
 from rsocket_trio import Canceled, Channel, Connection, ConnectionLost, Payload, Rejected
 from rsocket_trio.errors import RSocketError, StreamError, readable
-from rsocket_trio.replay.elements import ARROW
+from rsocket_trio.replay.elements import ARROW, read_element
 from rsocket_trio.replay.errors import NotStaged, NotWritten
 from rsocket_trio.replay.ledger import Commit
 from rsocket_trio.spark.background import Queue
 from rsocket_trio.spark.connections import Pool, Tries, request, target_of
 from rsocket_trio.spark.errors import PASSING, SinkError, is_missing_route, unwritten
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.request_rows import Origin, Piece, rows_of
+from rsocket_trio.spark.request_rows import Origin, Piece
 
 T = TypeVar("T")
 
@@ -54,12 +54,6 @@ class PackFormats(msgspec.Struct):
     """The formats of packs that a stage takes."""
 
     pack: list[str]
-
-
-class Epoch(msgspec.Struct):
-    """An epoch that a sink has given out."""
-
-    epoch: int
 
 
 @attrs.define
@@ -203,7 +197,7 @@ class Requests(Delivery):
         if self.options.error_policy == "fail":
             problem = unwritten(error, self.options, self.route)
             return SinkError(f"{problem}; errorPolicy=skip counts such rows and goes on")
-        self.report.skipped += rows_of(payload)
+        self.report.skipped += read_element(payload)[0].count
         self.report.problem = self.report.problem or str(error)
         return None
 
@@ -324,8 +318,7 @@ async def commit(
     Raise ``SinkError`` when the server does not have them, the sink is another query's, or it has a later batch.
     """
     route = options.route + ".commit"
-    named = [{"attempt": name, "rows": rows} for name, rows in attempts]
-    question: dict[str, object] = {"sink": sink, "batch": batch, "attempts": named, "once": once}
+    question: dict[str, object] = {"sink": sink, "batch": batch, "attempts": dict(attempts), "once": once}
     question |= {"query": query, "takeOver": options.take_over, "epoch": epoch}
     try:
         committed = await ask(pool, options, route, question, Commit)
@@ -361,8 +354,7 @@ async def next_epoch(pool: Pool, options: Options, sink: str) -> int | None:
     What is staged with a higher epoch takes the place of what a writer that was killed has staged for the same batch.
     Raise ``SinkError`` if the server can't be reached.
     """
-    answer = await _ask_if_known(pool, options, ".epoch", {"sink": sink}, Epoch)
-    return None if answer is None else answer.epoch
+    return await _ask_if_known(pool, options, ".epoch", {"sink": sink}, int)
 
 
 async def _ask_if_known(

@@ -17,9 +17,9 @@ import pyarrow as pa
 import trio
 
 from rsocket_trio import ApplicationError, Connection, ConnectionLost, Rejected, RemoteProtocolError
-from rsocket_trio.errors import RSocketError, readable
+from rsocket_trio.errors import RSocketError
 from rsocket_trio.payload import Payload
-from rsocket_trio.replay.elements import ARROW, Bounds, Pack, Placed, Record, now_us, read_placed
+from rsocket_trio.replay.elements import ARROW, Bounds, Pack, Record, now_us, read_rows
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, TopicGone, UnknownPartition
 from rsocket_trio.spark.background import Taker, background
 from rsocket_trio.spark.connections import Pool, Tries, target_of
@@ -68,26 +68,26 @@ class Cursor:
         batches: list[pa.RecordBatch] = []
         records: list[Record] = []
         for payload in payloads:
-            placed = read_placed(payload)
-            record = placed.record
-            if record.position > self.position:
-                self._pass_gap(placed)
-            start, end = self.position, min(record.end, self.end)
+            rows = read_rows(payload)
+            if rows.position > self.position:
+                self.skip_to(rows.position, f"a gap before position {rows.position}")
+            start, end = self.position, min(rows.end, self.end)
             if start >= end:
                 continue
             self.position = end
-            if placed.form is not None:
-                self._check_form(placed)
-                pack = Pack(payload.data, record.count, record.position, record.timestamp, placed.gap is not None)
-                batches += self._flushed(records, received_at)
-                batches.append(shape.of_pack(pack, start, end, received_at))
+            if isinstance(rows, Pack):
+                if rows.data and shape.is_arrow:
+                    raise RemoteProtocolError(f"the element at position {rows.position} is a pack, asked for was none")
+                if rows.data:
+                    batches += self._flushed(records, received_at)
+                    batches.append(shape.of_pack(rows, start, end, received_at))
             elif shape.is_arrow:
-                low, high = start - record.position, end - record.position
-                batches += shape.of_part(payload.data, record.position, record.count, low, high)
-            elif record.count != 1:
-                raise several_rows(record.position, record.count)
+                low, high = start - rows.position, end - rows.position
+                batches += shape.of_part(payload.data, rows.position, rows.count, low, high)
+            elif rows.count != 1:
+                raise several_rows(rows.position, rows.count)
             else:
-                records.append(record)
+                records.append(rows)
         return batches + self._flushed(records, received_at)
 
     def _flushed(self, records: list[Record], received_at: int) -> list[pa.RecordBatch]:
@@ -95,22 +95,6 @@ class Cursor:
         batches = [self._shape.of_records(records, received_at)] if records else []
         records.clear()
         return batches
-
-    def _check_form(self, placed: Placed) -> None:
-        if self._shape.is_arrow or placed.form != ARROW:
-            raise RemoteProtocolError(
-                f"the element at position {placed.record.position} is a pack in the format "
-                f"{readable(str(placed.form)[:100])!r}, asked for was {'none' if self._shape.is_arrow else ARROW}"
-            )
-
-    def _pass_gap(self, placed: Placed) -> None:
-        """Go on behind positions that have no record. Raise ``DataLossError`` unless the server says so, or loss is
-        accepted."""
-        position = placed.record.position
-        if placed.gap is not None and placed.gap <= self.position:
-            self.position = min(position, self.end)
-        else:
-            self.skip_to(position, f"a gap before position {position}")
 
     def skip_to(self, position: int, reason: str) -> None:
         """Go on behind rows that are gone. Raise ``DataLossError`` unless that is accepted."""
@@ -276,9 +260,8 @@ async def acknowledge(pool: Pool, options: Options, ends: Mapping[int, int]) -> 
     A named reader waits for the answer: a server refuses one reader too many.
     """
     assert options.ack_route is not None
-    named = {} if options.reader is None else {"reader": options.reader}
-    positions = {str(partition): ends[partition] for partition in sorted(ends)}
-    data, route = json.dumps(positions | named).encode(), options.ack_route
+    said = {"ends": dict(sorted(ends.items())), "reader": options.reader}
+    data, route = json.dumps(said).encode(), options.ack_route
     try:
         with trio.fail_after(options.read_timeout):
             async with pool.connection(target_of(options)) as connection:

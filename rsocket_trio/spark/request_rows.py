@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 import attrs
 import pyarrow as pa
@@ -14,14 +13,20 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringTy
 
 from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, Entry, encode_composite, encode_route
-from rsocket_trio.metadata.composite import spans
-from rsocket_trio.replay import elements
-from rsocket_trio.replay.arrow_packs import HEADERS_TYPE as PACK_HEADERS
-from rsocket_trio.replay.arrow_packs import encoded, pack_of
-from rsocket_trio.replay.elements import ARROW, MAX_ENTRY_BYTES, MAX_NAME_BYTES, PACK_BYTES, PACK_ROWS, encode_headers
+from rsocket_trio.replay.arrow_packs import HEADERS_TYPE, encoded, pack_of
+from rsocket_trio.replay.elements import (
+    ARROW,
+    MAX_ENTRY_BYTES,
+    PACK_BYTES,
+    PACK_ROWS,
+    Element,
+    Headers,
+    RecordEntry,
+    check_element,
+)
 from rsocket_trio.spark.errors import RowError, SchemaMismatchError
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.rows import HEADERS_TYPE, RAW_SCHEMA, ROUTE_COMMENT
+from rsocket_trio.spark.rows import RAW_SCHEMA, ROUTE_COMMENT
 
 PIECE_ROWS = 1024
 PIECE_BYTES = 2**20
@@ -30,7 +35,6 @@ REQUEST_BYTES = 4 * 2**20
 """Bytes of an Arrow payload, about, at most: half of what most peers reassemble."""
 OVERHEAD = 64
 """Bytes that a request takes beside its data and metadata, about."""
-_PACK = encode_composite([Entry(elements.PACK, ARROW.encode())])
 
 TEXT_OR_BYTES = (BinaryType, StringType)
 TAKEN: Final[dict[str, tuple[type[DataType], ...]]] = {
@@ -113,10 +117,15 @@ class Origin:
     batch: int | None = None
     attempt: str = attrs.field(factory=lambda: str(uuid.uuid4()))
 
-    @property
-    def prefix(self) -> bytes:
-        """Return the content of the write entry, up to the number of the element."""
-        return json.dumps(attrs.asdict(self), separators=(",", ":")).encode()[:-1] + b',"seq":'
+
+class RequestEntry(RecordEntry, frozen=True, omit_defaults=True):
+    """What a request outside of a stage says: also its writer, an ``Origin``, and its number among the writer's."""
+
+    sink: str | None = None
+    query: str | None = None
+    batch: int | None = None
+    attempt: str | None = None
+    seq: int | None = None
 
 
 @attrs.define
@@ -143,7 +152,7 @@ class Encoder:
         self._is_staged = options.delivery == "exactlyOnce"
         self._takes_packs = packs
         self._skips = options.error_policy == "skip"
-        self._prefix = origin.prefix
+        self._origin = attrs.asdict(origin)
         self._route = encoded_route(options.route)
         self._number = 0
         self._row = 0
@@ -171,23 +180,22 @@ class Encoder:
                 yield Piece(payloads, rows, sum([payload.size + OVERHEAD for payload in payloads]))
 
     def _arrow(self, batch: pa.RecordBatch) -> list[Payload]:
-        entry = Entry(elements.ROWS, batch.num_rows.to_bytes(4, "big"))
-        return [Payload(encoded(batch), self._metadata([entry], self._route))]
+        return [Payload(encoded(batch), self._metadata(self._route, count=batch.num_rows))]
 
     def _pack(self, batch: pa.RecordBatch) -> list[Payload] | None:
         """Return rows as a pack; ``None`` where packs are not taken, or a row has to be looked at alone."""
         columns = self._columns or {}
         contents = {name: binary(batch, columns[name]) for name in ("data", "metadata", "key") if name in columns}
-        longest = [pc.max(pc.binary_length(contents[name])).as_py() or 0 for name in contents if name != "data"]
-        if not self._takes_packs or max(longest, default=0) > MAX_ENTRY_BYTES:
-            return None
         if "headers" in columns:
-            headers = header_lists(batch, columns["headers"])
-            if not are_sendable(headers):
+            contents["headers"] = header_lists(batch, columns["headers"])
+            if pc.struct_field(contents["headers"].flatten(), "name").null_count:
                 return None
-            contents["headers"] = headers.cast(PACK_HEADERS)
+        size = sum([content.nbytes for name, content in contents.items() if name != "data"])
+        if not self._takes_packs or size > MAX_ENTRY_BYTES:
+            return None
         self._row += batch.num_rows
-        return [Payload(pack_of(contents, count=batch.num_rows).data, _PACK)]
+        pack = pack_of(pa.RecordBatch.from_pydict(contents), batch.num_rows)
+        return [Payload(pack.data, RecordEntry(count=pack.count, pack=ARROW).encoded())]
 
     def _requests(self, batch: pa.RecordBatch) -> list[Payload]:
         columns, nothing = self._columns or {}, [None] * batch.num_rows
@@ -203,31 +211,24 @@ class Encoder:
                 if data is None and not self._is_staged:
                     raise RowError("column 'data' is null, which needs delivery=exactlyOnce")
                 encoded_name = encoded_route(route.decode()) if route else self._route
-                entries = [] if data is not None else [Entry(elements.NULL, b"")]
-                for name, mime, content in (
-                    ("key", elements.KEY, key),
-                    ("headers", elements.HEADERS, None if headers is None else encoded_headers(headers)),
-                    ("metadata", elements.RECORD_METADATA, metadata),
-                ):
-                    if content is not None:
-                        if len(content) > MAX_ENTRY_BYTES:
-                            raise RowError(f"column {name!r} has {len(content)} bytes, the limit is {MAX_ENTRY_BYTES}")
-                        entries.append(Entry(mime, content))
-            except RowError as error:
+                pairs = None if headers is None else pairs_of(headers)
+                check_element(Element(None, metadata, key=key, headers=pairs))
+            except ValueError as error:
                 problem = f"row {self._row} of the task can't be sent: {error}"
                 if not self._skips:
                     raise RowError(f"{problem}; errorPolicy=skip counts such rows and goes on") from None
                 self.skipped += 1
                 self.problem = self.problem or problem
             else:
-                payloads.append(Payload(data or b"", self._metadata(entries, encoded_name)))
+                entry = self._metadata(encoded_name, is_null=data is None, metadata=metadata, key=key, headers=pairs)
+                payloads.append(Payload(data or b"", entry))
         return payloads
 
-    def _metadata(self, entries: list[Entry], route: bytes) -> bytes | None:
+    def _metadata(self, route: bytes, *, is_null: bool = False, **content: Any) -> bytes | None:
         if self._is_staged:
-            return encode_composite(entries) or None
+            return RecordEntry(**content).encoded(is_null=is_null) or None
         number, self._number = self._number, self._number + 1
-        return route + encode_composite([*entries, Entry(elements.WRITE, b"%b%d}" % (self._prefix, number))])
+        return route + RequestEntry(**content, **self._origin, seq=number).encoded()
 
 
 def encoded_route(route: str) -> bytes:
@@ -248,19 +249,6 @@ def header_lists(batch: pa.RecordBatch, index: int) -> pa.Array:
     return batch.column(index).cast(HEADERS_TYPE)
 
 
-def are_sendable(headers: pa.Array) -> bool:
-    """Return whether all headers can be sent, as far as a look at the whole column tells."""
-    pairs = headers.flatten()
-    names = pc.struct_field(pairs, "name")
-    longest = pc.max(pc.binary_length(names)).as_py() or 0
-    return (
-        not pairs.null_count
-        and not names.null_count
-        and longest <= MAX_NAME_BYTES
-        and headers.nbytes <= MAX_ENTRY_BYTES
-    )
-
-
 class HeaderRow(TypedDict):
     """A header as a row has it."""
 
@@ -268,22 +256,11 @@ class HeaderRow(TypedDict):
     value: bytes | None
 
 
-def encoded_headers(headers: Sequence[HeaderRow | None]) -> bytes:
-    """Encode the headers of a row. Raise ``RowError`` for one that has no name, or one that is too long."""
+def pairs_of(headers: Sequence[HeaderRow | None]) -> Headers:
+    """Return the headers of a row as pairs. Raise ``RowError`` for one that has no name."""
     pairs = [
         (header["name"], header["value"]) for header in headers if header is not None and header["name"] is not None
     ]
     if len(pairs) < len(headers):
         raise RowError("column 'headers' has a header without a name")
-    try:
-        return encode_headers(pairs)
-    except ValueError as error:
-        raise RowError(f"column 'headers': {error}") from None
-
-
-def rows_of(payload: Payload) -> int:
-    metadata = payload.metadata or b""
-    for mime, start, end in spans(metadata):
-        if mime == elements.ROWS:
-            return int.from_bytes(metadata[start:end], "big")
-    return 1
+    return pairs

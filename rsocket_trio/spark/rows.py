@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rsocket_trio import RemoteProtocolError
-from rsocket_trio.replay.arrow_packs import TIME, placed_batch
+from rsocket_trio.replay.arrow_packs import HEADERS_TYPE, TIME, placed
 from rsocket_trio.replay.elements import Pack, Record
 from rsocket_trio.spark.background import Job, Queue, background
 from rsocket_trio.spark.errors import SchemaMismatchError
@@ -32,8 +32,6 @@ RAW_SCHEMA = pa.schema(
     ]
 )
 """The columns of raw rows."""
-HEADERS_TYPE: Final = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
-"""The type of headers in Spark: that of packs, but that Spark takes names for such as may be null."""
 HEADERS_FIELD = pa.field("headers", HEADERS_TYPE)
 """One more, with the option ``includeHeaders``."""
 ROUTE_COMMENT: Final = "the route that the row was read from"
@@ -89,7 +87,7 @@ class RowShape:
         ``SchemaMismatchError`` for a record of several rows.
         """
         try:
-            batch = placed_batch(pack)
+            batch = placed(pack)
         except ValueError as error:
             raise RemoteProtocolError(f"the pack at position {pack.position}: {error}") from None
         positions, counts = batch.column("position"), batch.column("count")
@@ -100,8 +98,6 @@ class RowShape:
             low, high = (pc.sum(pc.less(positions, place)).as_py() or 0 for place in (start, end))
             batch = batch.slice(low, high - low)
         columns = {name: batch.column(name) for name in OF_RECORDS if name in self.schema.names}
-        if "headers" in columns:
-            columns["headers"] = columns["headers"].cast(HEADERS_TYPE)
         return self._raw(columns, batch.num_rows, received_at)
 
     def _raw(self, columns: Mapping[str, pa.Array], rows: int, received_at: int) -> pa.RecordBatch:

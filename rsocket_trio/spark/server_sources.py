@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, TypeVar
 import trio
 
 from rsocket_trio import Connection, ConnectionClosed, Rejected, RemoteProtocolError
-from rsocket_trio.errors import RSocketError, StreamError
-from rsocket_trio.replay.elements import SOURCES_ROUTE, Bounds, Source, is_like, read_sources
+from rsocket_trio.errors import RSocketError, StreamError, readable
+from rsocket_trio.replay.elements import SOURCES_ROUTE, Bounds, Source, read_sources
 from rsocket_trio.replay.errors import TopicGone
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.connections import Pool, request, request_over, target_of
@@ -148,7 +148,7 @@ async def _listed(pool: Pool, options: Options, may_be_empty: bool) -> dict[Plac
     problem: Exception
     try:
         sources = await ask_sources(pool, options, pattern)
-        others = [] if sources or may_be_empty else await ask_sources(pool, options, "*")
+        others = {} if sources or may_be_empty else await ask_sources(pool, options, "*")
     except (RSocketError, *PASSING_FOR_READS) as error:
         problem = unread(error, options, SOURCES_ROUTE)
         if is_missing_route(error):
@@ -157,28 +157,30 @@ async def _listed(pool: Pool, options: Options, may_be_empty: bool) -> dict[Plac
                 "(add_source), or its version is too old; option 'routes' takes their names"
             )
         raise problem from error
-    for source in sources:
+    for route, source in sources.items():
         if source.problem is not None:
-            raise SourceError(f"route {source.route!r} at {options.shown_uris} can't be read: {source.problem}")
+            raise SourceError(f"route {route!r} at {options.shown_uris} can't be read: {readable(source.problem)}")
     if not sources and not may_be_empty:
         raise SourceError(
             f"option 'routePattern': no source at {options.shown_uris} is like {pattern!r}, where * is any text "
             f"and ? one character; they are {_names(others)}"
         )
-    return {(source.route, partition): bounds for source in sources for partition, bounds in source.partitions.items()}
+    return {
+        (route, number): bounds for route, source in sources.items() for number, bounds in source.partitions.items()
+    }
 
 
-async def ask_sources(pool: Pool, options: Options, pattern: str) -> list[Source]:
+async def ask_sources(pool: Pool, options: Options, pattern: str) -> dict[str, Source]:
     """Return the sources of the server whose routes are like the pattern. Raise as ``ask_bounds`` does."""
     answer = await request(pool, options, SOURCES_ROUTE, json.dumps({"pattern": pattern}).encode(), _may_pass)
     try:
-        return [source for source in read_sources(answer) if is_like(source.route, pattern)]
+        return read_sources(answer, pattern)
     except ValueError as error:
         raise RemoteProtocolError(f"{SOURCES_ROUTE}: {error}") from None
 
 
-def _names(sources: Collection[Source]) -> str:
-    routes = [source.route for source in sources]
+def _names(sources: Mapping[str, Source]) -> str:
+    routes = list(sources)
     more = f" and {len(routes) - MAX_SHOWN_SOURCES} more" if len(routes) > MAX_SHOWN_SOURCES else ""
     return ", ".join(routes[:MAX_SHOWN_SOURCES]) + more
 
@@ -203,22 +205,22 @@ async def diagnosed(pool: Pool, options: Options, error: Exception) -> Exception
     if not isinstance(error, StreamError) or error.code == TopicGone.default_code:
         return unread(error, options)
     where, by_position = f"route {options.route!r} at {options.shown_uris}", options.positions == "server"
-    sources: list[Source] = []
+    sources: dict[str, Source] = {}
     try:
         with trio.move_on_after(DIAGNOSIS_TIMEOUT):
             async with pool.connection(target_of(options)) as connection:
                 answer = await connection.request_response(b'{"pattern": "*"}', route=SOURCES_ROUTE)
-            sources = list(read_sources(answer.data))
+            sources = read_sources(answer.data)
     except (RSocketError, *PASSING, ValueError):
         pass  # a server that lists none, or does not answer: the first error says enough
-    if not by_position and any(source.route == options.route for source in sources):
+    if not by_position and options.route in sources:
         return OptionError(
             f"option 'positions' must be set to server: {where} is read by position, and refused a request without one"
         )
     if not is_missing_route(error):
         return unread(error, options)
     hint = f"; its sources are {_names(sources)}" if sources else ""
-    if near := difflib.get_close_matches(options.route, [source.route for source in sources], n=1, cutoff=0.75):
+    if near := difflib.get_close_matches(options.route, sources, n=1, cutoff=0.75):
         hint = f"; did you mean {near[0]!r}?"
     if by_position:
         return SourceError(

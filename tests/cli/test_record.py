@@ -176,7 +176,7 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("--listen", LISTEN), 2, "rsocket-trio record: missing option '--to'"),
     (("--to", "a.log", "--listen", "tls://127.0.0.1:0"), 2, "needs a certificate: --listen-cert"),
     (("--to", ".", "--listen", LISTEN), 1, ": a log is a file, and this is a folder"),
-    (("--to", "text", "--listen", LISTEN), 1, "text is damaged: file is not a database"),
+    (("--to", "text", "--listen", LISTEN), 1, "text: the log is damaged: file is not a database"),
 ]
 
 

@@ -170,7 +170,7 @@ async def test_a_topic_that_is_gone_or_smaller_is_an_error_of_its_own(broker: Br
         await log.append(b"row")
         await trio.to_thread.run_sync(delete, broker, topic)
 
-        with pytest.raises(TopicGone, match=f"topic '{topic}' is gone"):
+        with pytest.raises(TopicGone, match=f"the topic is gone: the bounds of topic '{topic}'"):
             await log.open()
 
         await trio.to_thread.run_sync(make, broker, topic, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from rsocket_trio.replay import (
     UnknownPartition,
 )
 from rsocket_trio.replay.elements import arrow
+from rsocket_trio.replay.kafka_client import Rows, TransactionalProducer
 from tests.blocks import page, snippets
 from tests.kafka.broker import Broker
 
@@ -50,9 +51,8 @@ def producer(broker: Broker, name: str | None = None) -> Producer:
 
 
 async def everything(log: KafkaLog, partition: int = 0, start: int = 0) -> list[Record]:
-    end = await trio.to_thread.run_sync(log._cluster.end, log.topic, partition)
     # A commit returns before its records can be read.
-    await log.wait_beyond(partition, end - 1)
+    end = await log._settled_end(partition)
     return [record async for record in log.read(partition, start, end)]
 
 
@@ -109,10 +109,10 @@ async def test_gaps_of_aborted_transactions_and_markers_are_no_loss(broker: Brok
             (1, b"1 of 2"),
             (7, b"0 of 1"),
         ]
-        assert [one for pack in packs for one in arrow().records_of(pack)] == records
-        # A range of markers and aborted rows only: nothing is there up to its end.
-        assert [(one.position, one.count) for one in tail] == [(12, 0)]
-        assert [(pack.position, pack.end) for pack in tail_packs] == [(8, 12)]
+        assert [one for pack in packs for one in arrow().rows_of(pack) if one.count] == records
+        # A range of markers and aborted rows only: nothing is there up to its end, or to where the broker says so.
+        assert [(8 < one.position <= 12, one.count) for one in tail] == [(True, 0)]
+        assert [(pack.position, 8 < pack.end <= 12, pack.data) for pack in tail_packs] == [(8, True, b"")]
         assert [(one.position, one.count) for one in cut] == [(6, 0)]
 
 
@@ -235,7 +235,7 @@ async def test_any_server_commits_what_others_have_staged(broker: Broker, topic:
             staged = await a.begin("s", "packs", 0)
             for first in (0, 3):
                 await staged.add(
-                    arrow().pack_elements([Element(b"%d" % row, b"m", key=b"k") for row in range(first, first + 3)])
+                    next(arrow().packs_of([Element(b"%d" % row, b"m", key=b"k") for row in range(first, first + 3)]))
                 )
             await staged.seal()
             assert (await b.commit("s", 0, {"a0": 2, "b0": 1, "packs": 6})).promoted
@@ -300,7 +300,7 @@ async def test_null_and_headers_stay_as_they_are_whoever_writes(broker: Broker, 
     ]
     async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as a, KafkaLedger(log) as b:
         await log.append_all({0: rows})
-        await log.append_all({0: [arrow().pack_elements(rows)]})
+        await log.append_all({0: [next(arrow().packs_of(rows))]})
         for number, row in enumerate(rows):
             await stage(a, "s", f"a{number}", [row])
         await stage(a, "s", "together", rows)
@@ -310,7 +310,7 @@ async def test_null_and_headers_stay_as_they_are_whoever_writes(broker: Broker, 
         packs = list(await log.read_packs(0, 0))
 
     assert [record.element for record in found] == rows * 4
-    assert [one.element for pack in packs for one in arrow().records_of(pack)] == rows * 4
+    assert [one.element for pack in packs for one in arrow().rows_of(pack) if one.count] == rows * 4
     from confluent_kafka import Consumer, TopicPartition
 
     reader = Consumer({"bootstrap.servers": broker.servers, "group.id": topic, "log_level": 0})
@@ -335,7 +335,7 @@ async def test_a_later_planning_of_a_batch_is_the_only_one_at_every_server(broke
         unfinished = await a.begin("s", "unfinished", 0, batch=0, epoch=early)
         await stage(b, "s", "late", [b"late"], batch=0, epoch=late)
         for ledger in (a, b):
-            with pytest.raises(NotStaged, match=f"batch 0 of sink s is written by epoch {late}, which was planned"):
+            with pytest.raises(NotStaged, match=f"batch 0 of sink .s. is written by epoch {late}, which was planned"):
                 await ledger.commit("s", 0, {"early": 1}, epoch=early)
         with pytest.raises(NotStaged, match="planned after this one"):
             await unfinished.seal()
@@ -348,6 +348,60 @@ async def test_a_later_planning_of_a_batch_is_the_only_one_at_every_server(broke
             with pytest.raises(NotStaged):
                 await c.commit("s", 0, {}, epoch=early)
         assert [record.data for record in await everything(log)] == [b"late", b"more"]
+
+
+async def test_an_epoch_that_has_only_staged_is_known_to_all_servers_and_after_a_restart(
+    broker: Broker, topic: str
+) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log:
+        async with KafkaLedger(log) as a, KafkaLedger(log) as b:
+            early, late = await a.epoch("s"), await b.epoch("s")
+            await stage(b, "s", "early", [b"early"], batch=0, epoch=early)
+            await a.begin("s", "unfinished", 0, batch=0, epoch=late)
+            await everything(b._batches, b._place_of("s"))
+            with pytest.raises(NotStaged, match=f"is written by epoch {late}, which was planned after this one"):
+                await b.begin("s", "more", 0, batch=0, epoch=early)
+            assert b.staged == []
+        async with KafkaLedger(log) as c:
+            with pytest.raises(NotStaged, match="planned after this one"):
+                await c.begin("s", "more", 0, batch=0, epoch=early)
+            with pytest.raises(NotStaged, match="planned after this one"):
+                await c.commit("s", 0, {}, epoch=early)
+            await stage(c, "s", "late", [b"late"], batch=0, epoch=late)
+            assert (await c.commit("s", 0, {"late": 1}, epoch=late)).promoted
+        assert [record.data for record in await everything(log)] == [b"late"]
+
+
+async def test_a_server_that_is_slow_behind_its_commit_forgets_no_later_batch_of_others(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(TransactionalProducer):
+        async def write(self, rows: Sequence[Rows]) -> None:
+            await super().write(rows)
+            monkeypatch.undo()
+            assert (await b.commit("s", 1, {})).promoted
+            await everything(a._batches, a._place_of("s"))
+            await a.begin("s", "next", 0)
+
+    async with KafkaLog(broker.servers, topic, 1) as log, KafkaLedger(log) as a, KafkaLedger(log) as b:
+        monkeypatch.setattr("rsocket_trio.replay.kafka_ledger.TransactionalProducer", Slow)
+        assert (await a.commit("s", 0, {})).promoted
+        assert (a.last("s"), b.last("s")) == (1, 1)
+        assert not (await a.commit("s", 1, {})).promoted
+
+
+async def test_attempts_that_are_too_old_are_forgotten_with_the_next_opening(broker: Broker, topic: str) -> None:
+    async with KafkaLog(broker.servers, topic, 1) as log:
+        async with KafkaLedger(log) as ledger:
+            ledger._clock = lambda: 1_000_000
+            await stage(ledger, "s", "old", [b"old"])
+            place = ledger._place_of("s")
+        async with KafkaLedger(log) as ledger:
+            await everything(ledger._batches, place)
+        async with KafkaLedger(log) as ledger:
+            assert ledger.staged == []
+            notes = [(record.key, record.data is None) for record in await everything(ledger._batches, place)]
+        assert notes == [(b"s\0old", False), (b"s\0old", True)]
 
 
 async def test_a_commit_of_rows_that_are_gone_writes_nothing(broker: Broker, topic: str) -> None:

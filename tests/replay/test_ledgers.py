@@ -239,7 +239,7 @@ async def test_a_lower_epoch_is_late_also_when_the_sink_has_gone_on(ledger: Ledg
         first, second = await ledger.epoch("sink"), await ledger.epoch("sink")
         await ledger.commit("sink", 5, {}, epoch=second)
         await ledger.commit("sink", 6, {}, epoch=second)
-        await late(ledger, 5, first, f"was committed by epoch {second}")
+        await late(ledger, 5, first, f"is written by epoch {second}")
 
 
 async def test_a_lower_epoch_is_late_also_when_what_the_higher_one_staged_is_gone(ledger: Ledger) -> None:
@@ -340,16 +340,19 @@ async def test_sealed_attempts_and_last_batches_survive_the_process(tmp_path: Pa
 async def test_an_argument_of_another_type_is_refused_and_damages_nothing(ledger: Ledger) -> None:
     async with ledger.log:
         for sink, name, batch, terms, problem in (
-            (5, "a", 0, {}, "texts as names, not 5"),
-            ("sink", b"a", 0, {}, "texts as names, not b'a'"),
-            ("sink", "a", True, {}, "batch is a whole number, not True"),
-            ("sink", "a", 0, {"query": 5}, "texts as names, not 5"),
-            ("sink", "a", 0, {"epoch": 1.0}, r"epoch is a whole number, not 1\.0"),
+            (5, "a", 0, {}, r"Expected `str`, got `int` - at `\$\.sink`"),
+            ("sink", "a", True, {}, r"Expected `int.*`, got `bool` - at `\$\.batch`"),
+            ("sink", "a", -1, {}, r"Expected `int.*` >= 0 - at `\$\.batch`"),
+            ("sink", "a", 0, {"epoch": 1.0}, r"Expected `int \| null`, got `float` - at `\$\.epoch`"),
         ):
-            with pytest.raises(TypeError, match=problem):
+            with pytest.raises(ValueError, match=problem):
                 await ledger.begin(sink, name, 0, batch=batch, **terms)  # type: ignore[arg-type]
-            with pytest.raises(TypeError, match=problem):
-                await ledger.commit(sink, batch, {name: 0}, **terms)  # type: ignore[arg-type, dict-item]
+            with pytest.raises(ValueError, match=problem):
+                await ledger.commit(sink, batch, {name: 0}, **terms)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"Expected `str`, got `bytes` - at `\$\.attempt`"):
+            await ledger.begin("sink", b"a", 0)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"Expected `str \| null`, got `int` - at `\$\.query`"):
+            await ledger.commit("sink", 0, {}, query=5)  # type: ignore[arg-type]
         await stage(ledger, "a", [b"1"])
         assert (await ledger.commit("sink", 0, {"a": 1})).promoted
 

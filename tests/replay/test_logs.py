@@ -127,14 +127,22 @@ async def test_positions_and_partitions_that_are_not_there_are_refused(log: Log)
     [
         *((Element(b"", count=count), f"a record of {count} rows") for count in (0, -1, 2**31)),
         (Element(bytes(64 * 2**20 + 1)), "a record of 67108865 bytes"),
+        (Pack(bytes(64 * 2**20 + 1), 1), "a pack of 67108865 bytes"),
+        (Pack(b"", 2**31), "a pack of 2147483648 rows"),
+        (Pack(b"no stream", 1), "a pack of 9 bytes is not in arrow/1"),
         (Element(b"", timestamp=-1), "a timestamp of -1"),
-        (Element(b"", key=bytes(2**24)), "a key of 16777216 bytes"),
-        (Element(b"", bytes(2**24)), "metadata of 16777216 bytes"),
+        (Element(b"", key=bytes(2**24)), "metadata, key and headers of 16777216 bytes: the limit is"),
+        (Element(b"", bytes(2**23), key=bytes(2**23)), "metadata, key and headers of 16777216 bytes"),
+        (Element(b"", headers=[("a", bytes(2**24))]), "metadata, key and headers of 16777225 bytes"),
+        (Element(b"", headers=[(1, b"")]), "Expected `str`, got `int`"),  # type: ignore[list-item]
     ],
 )
-async def test_what_can_be_no_record_is_refused(kind: str, element: Element, problem: str, tmp_path: Path) -> None:
+async def test_what_can_be_no_record_is_refused(
+    kind: str, element: Element | Pack, problem: str, tmp_path: Path
+) -> None:
     async with new_log(kind, tmp_path) as log:
-        for elements in ([Element(b"fine"), element], {1: Element(b"fine"), 2: element}.values()):
+        fine: Element | Pack = Element(b"fine")
+        for elements in ([fine, element], {1: fine, 2: element}.values()):
             with pytest.raises(ValueError, match=problem):
                 await log.append_all({0: elements})
         assert log.bounds(0) == (0, 0)

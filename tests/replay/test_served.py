@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
-import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -25,7 +25,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.metadata import Entry, decode_composite, encode_composite
 from rsocket_trio.replay import Ledger, Log, Record, add_sink
-from rsocket_trio.replay.elements import KEY, POSITION, RECORD_METADATA, ROWS, WRITE, read_source_payload
+from rsocket_trio.replay.elements import NULL, RECORD, read_source_payload
 from rsocket_trio.testing import connected_pair
 from tests.each_row import each_row
 from tests.replay.stored import KINDS, failing, new_ledger, new_log, rows_of, source
@@ -40,6 +40,10 @@ async def sink(ledger: Ledger) -> AsyncGenerator[Connection, None]:
     add_sink(responder, "rows", ledger)
     async with ledger, connected_pair(responder) as (client, _):
         yield client
+
+
+def entry_of(**content: object) -> bytes:
+    return encode_composite([Entry(RECORD, msgspec.msgpack.encode(content))])
 
 
 def said(**content: Any) -> bytes:
@@ -61,15 +65,14 @@ async def read_all(client: Connection, start: int, end: int | None = None, parti
 # Sources
 
 
-@pytest.mark.parametrize("route", ["rows.partitions", "rows.offsets"])
-async def test_a_source_tells_the_bounds_of_its_partitions(route: str) -> None:
+async def test_a_source_tells_the_bounds_of_its_partitions() -> None:
     log = Log(partitions=2)
     async with source(log) as client:
         for _ in range(5):
             await log.append(b"row", partition=1)
         await log.trim(1, 3)
 
-        told = json.loads((await client.request_response(route=route)).data)
+        told = json.loads((await client.request_response(route="rows.offsets")).data)
         assert told == {"0": {"earliest": 0, "latest": 0}, "1": {"earliest": 3, "latest": 5}}
 
 
@@ -79,7 +82,7 @@ async def test_the_bounds_say_where_a_time_begins() -> None:
     async with source(log) as client:
         for partition in (0, 1, 0):
             await log.append(b"x", partition=partition)
-        answer = await client.request_response(b'{"timestamp": 20}', route="rows.offsets")
+        answer = await client.request_response(b'{"timestamps": {"0": 20, "1": 20}}', route="rows.offsets")
         assert answer.text == '{"0":{"earliest":0,"latest":2,"at":1},"1":{"earliest":0,"latest":1,"at":0}}'
         answer = await client.request_response(b'{"timestamps": {"1": 21}}', route="rows.offsets")
         assert answer.text == '{"0":{"earliest":0,"latest":2},"1":{"earliest":0,"latest":1,"at":1}}'
@@ -97,31 +100,21 @@ async def test_an_element_says_its_position_its_rows_and_its_metadata_on_the_wir
         async with reading(client, 0, 5) as items:
             found = [(item.data, decode_composite(item.metadata or b"")) async for item in items]
 
-    time = "message/x.rsocket-trio.timestamp.v0"
-    headers = bytes.fromhex("0002 c3a9 00000001 31 0001 62 00000000 0002 c3a9 ffffffff")
+    # As the specification of MessagePack has it: maps, texts, arrays and bytes of less than 16, numbers below 128 and
+    # of 16 bits, nil.
+    record = "message/x.rsocket-trio.record.v0"
+    position, time = b"\xa8position", b"\xa9timestamp\xcd"
+    rest = b"\xa8metadata\xc4\x04meta\xa3key\xc4\x01k\xa7headers\x93"
+    headers = b"\x92\xa2\xc3\xa9\xc4\x011\x92\xa1b\xc4\x00\x92\xa2\xc3\xa9\xc0"
     assert found == [
-        (
-            b"one",
-            [Entry("message/x.rsocket-trio.position.v0", struct.pack(">Q", 0)), Entry(time, struct.pack(">Q", 1000))],
-        ),
-        (
-            b"three",
-            [
-                Entry(POSITION, struct.pack(">QI", 1, 3)),
-                Entry(time, struct.pack(">Q", 2000)),
-                Entry(RECORD_METADATA, b"meta"),
-                Entry("message/x.rsocket-trio.key.v0", b"k"),
-                Entry("message/x.rsocket-trio.headers.v0", headers),
-            ],
-        ),
+        (b"one", [Entry(record, b"\x82%b\x00%b\x03\xe8" % (position, time))]),
+        (b"three", [Entry(record, b"\x86%b\x01\xa5count\x03%b\x07\xd0%b%b" % (position, time, rest, headers))]),
         # The clock was set back.
         (
             b"",
             [
-                Entry(POSITION, struct.pack(">Q", 4)),
-                Entry(time, struct.pack(">Q", 2000)),
+                Entry(record, b"\x83%b\x04%b\x07\xd0\xa8metadata\xc4\x00" % (position, time)),
                 Entry("message/x.rsocket-trio.null.v0", b""),
-                Entry(RECORD_METADATA, b""),
             ],
         ),
     ]
@@ -180,13 +173,13 @@ async def test_damage_ends_a_reader_with_the_position_and_no_name_of_a_file(
         async with reading(client, 0, 20) as items:
             assert read_source_payload(await anext(items)) == Record(0, b"%020d" % 0)
             with pytest.raises(
-                ApplicationError, match="partition 0 is damaged at position 1: its CRC is wrong"
+                ApplicationError, match="the log is damaged in partition 0 at position 1: its CRC is wrong"
             ) as caught:
                 await anext(items)
         assert caught.value.code == 0x313
         assert str(tmp_path) not in caught.value.text
         assert [record.position for record in await read_all(client, 15, 20)] == [15, 16, 17, 18, 19]
-    assert f"{tmp_path / 'rows.log'} is damaged in partition 0 at position 1" in caplog.text
+    assert f"{tmp_path / 'rows.log'}: the log is damaged in partition 0 at position 1" in caplog.text
 
 
 async def test_acknowledged_ends_are_told_and_may_trim() -> None:
@@ -200,17 +193,16 @@ async def test_acknowledged_ends_are_told_and_may_trim() -> None:
     async with source(log, on_ack=on_ack) as client:
         for _ in range(5):
             await log.append(b"", partition=1)
-        for wrong in (b"{}x", b'{"one": 1}', b'{"1": 6}', b'{"2": 0}', b'{"1": null}'):
-            await client.fire_and_forget(wrong, route="rows.ack")
-        await client.fire_and_forget(b'{"1": 3}', route="rows.ack")
+        for wrong in (b'{"one": 1}', b'{"1": 6}', b'{"2": 0}', b'{"1": null}'):
+            await client.fire_and_forget(b'{"ends": %s}' % wrong, route="rows.ack")
+        await client.fire_and_forget(b'{"ends": {}}x', route="rows.ack")
+        await client.fire_and_forget(b'{"ends": {"1": 3}}', route="rows.ack")
         with trio.fail_after(PATIENCE):
             await heard.wait()
         assert (told, log.bounds(1)) == ([(1, 3)], (3, 5))
 
 
-@each_row(
-    "metadata", [None, encode_composite([Entry(POSITION, bytes(7))]), encode_composite([Entry(RECORD_METADATA, b"")])]
-)
+@each_row("metadata", [None, entry_of(position=-1), entry_of(key=b"k"), encode_composite([Entry(NULL, b"")])])
 def test_an_element_without_a_position_is_told(metadata: bytes | None) -> None:
     with pytest.raises(RemoteProtocolError, match="position"):
         read_source_payload(Payload(b"", metadata))
@@ -219,20 +211,17 @@ def test_an_element_without_a_position_is_told(metadata: bytes | None) -> None:
 # Sinks
 
 
-def element(data: bytes, *, partition: int = 0, seq: int = 0, entries: list[Entry] | None = None) -> Payload:
-    write = {"sink": "s", "query": None, "batch": 1, "partition": partition, "attempt": "a", "seq": seq}
-    return Payload(data, encode_composite([Entry(WRITE, json.dumps(write).encode()), *(entries or [])]))
+def element(data: bytes, **content: object) -> Payload:
+    return Payload(data, entry_of(sink="s", query=None, batch=1, attempt="a", **content))
 
 
 async def test_an_element_that_is_answered_is_in_the_log() -> None:
     ledger = Ledger(Log(partitions=2))
     async with sink(ledger) as client:
         assert await client.request_response(element(b"one"), route="rows") == Payload(b"")
-        rows = Entry(ROWS, struct.pack(">I", 5))
-        await client.request_response(element(b"five", partition=3, entries=[rows]), route="rows")
-        entries = [Entry(KEY, b"key"), Entry(RECORD_METADATA, b"meta")]
-        await client.request_response(element(b"both", entries=entries), route="rows")
-        await client.request_response(element(b"meta", entries=entries[1:]), route="rows")
+        await client.request_response(element(b"five", partition=3, count=5), route="rows")
+        await client.request_response(element(b"both", key=b"key", metadata=b"meta"), route="rows")
+        await client.request_response(element(b"meta", metadata=b"meta"), route="rows")
         await client.request_response(b"bare", route="rows")
 
         assert await rows_of(ledger.log) == [
@@ -246,10 +235,13 @@ async def test_an_element_that_is_answered_is_in_the_log() -> None:
 
 BAD_ENTRIES = [
     b"\x05",
-    encode_composite([Entry(ROWS, b"123")]),
-    encode_composite([Entry(ROWS, bytes(4))]),
-    encode_composite([Entry(WRITE, b"[]")]),
-    encode_composite([Entry(WRITE, b'{"partition": -1}')]),
+    encode_composite([Entry(RECORD, b"")]),
+    encode_composite([Entry(RECORD, b"\x90")]),
+    encode_composite([Entry(RECORD, b"\x81\xa1x" + b"\x91" * 100_000)]),
+    encode_composite([Entry(RECORD, b"\x81\xa7headers\x91\x92\xa1\xff\xc0")]),
+    entry_of(count="5"),
+    entry_of(count=0),
+    entry_of(partition=-1),
 ]
 
 
@@ -275,10 +267,8 @@ async def staged(
 
 
 async def commit(client: Connection, batch: int, **attempts: int) -> Any:
-    named = [{"attempt": attempt, "rows": rows} for attempt, rows in attempts.items()]
-    return json.loads(
-        (await client.request_response(said(sink="s", batch=batch, attempts=named), route="rows.commit")).data
-    )
+    request = said(sink="s", batch=batch, attempts=attempts)
+    return json.loads((await client.request_response(request, route="rows.commit")).data)
 
 
 @each_row("how", ["cancel", "loss", "bad element"])
@@ -312,10 +302,10 @@ async def test_the_name_of_an_attempt_is_short_and_plain(attempt: Any) -> None:
 
 COMMANDS: list[tuple[str, Any]] = [
     ("commit", {"sink": "s", "batch": 1}),
-    ("commit", {"sink": "s" * 257, "batch": 1, "attempts": []}),
-    ("commit", {"sink": "s", "batch": 1, "attempts": [{"attempt": "a"}]}),
-    ("commit", {"sink": "s", "batch": 1, "attempts": [{"attempt": "a", "rows": 1}] * 2}),
-    ("commit", {"sink": "s", "batch": 1, "attempts": [], "query": "q", "takeOver": "yes"}),
+    ("commit", {"sink": "s" * 257, "batch": 1, "attempts": {}}),
+    ("commit", {"sink": "s", "batch": 1, "attempts": {"a": None}}),
+    ("commit", {"sink": "s", "batch": 1, "attempts": {"a b": 1}}),
+    ("commit", {"sink": "s", "batch": 1, "attempts": {}, "query": "q", "takeOver": "yes"}),
     ("epoch", {}),
     ("abort", {"sink": "s", "attempts": [1]}),
 ]
@@ -361,20 +351,20 @@ async def test_commits_and_stages_say_their_query_and_their_epoch() -> None:
         async def ask(route: str, **content: Any) -> Any:
             return json.loads((await client.request_response(said(sink="s", **content), route=f"rows.{route}")).data)
 
-        first, second = (await ask("epoch"))["epoch"], (await ask("epoch"))["epoch"]
+        first, second = await ask("epoch"), await ask("epoch")
         await staged(client, "killed", [b"old"], batch=4, epoch=first)
         await staged(client, "new", [b"new"], batch=4, epoch=second)
         for attempt, epoch in (("killed", second), ("new", first)):
             with pytest.raises(ApplicationError) as caught:
-                await ask("commit", batch=4, attempts=[{"attempt": attempt, "rows": 1}], epoch=epoch)
+                await ask("commit", batch=4, attempts={attempt: 1}, epoch=epoch)
             assert caught.value.code == 0x320
-        await ask("commit", batch=4, attempts=[{"attempt": "new", "rows": 1}], epoch=second, query="one")
+        await ask("commit", batch=4, attempts={"new": 1}, epoch=second, query="one")
 
-        other = {"batch": 0, "attempts": [], "query": "two"}
+        other = {"batch": 0, "attempts": {}, "query": "two"}
         with pytest.raises(Invalid, match="belongs to query one, not to query two: use another sinkId"):
             await ask("commit", **other)
         assert await ask("commit", **other, takeOver=True) == {"promoted": True, "rows": 0, "last": 0}
         assert await staged(client, "loser", [b"1", b"2"]) == {"rows": 2, "elements": 2}
-        assert await ask("abort", attempts=["loser", "new"]) == {"dropped": 1}
+        assert await ask("abort", attempts=["loser", "new"]) == 1
         with pytest.raises(Invalid, match="was taken over from query one by query two"):
             await staged(client, "late", [b"old"], query="one")

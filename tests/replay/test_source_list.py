@@ -29,7 +29,7 @@ def responder(**logs: ReplayableLog) -> Responder:
     return found
 
 
-async def asked(server: Responder, data: bytes = b"") -> list[Source]:
+async def asked(server: Responder, data: bytes = b"") -> dict[str, Source]:
     async with connected_pair(server) as (client, _):
         return read_sources((await client.request_response(data, route=SOURCES_ROUTE)).data)
 
@@ -40,25 +40,20 @@ async def test_a_server_lists_its_sources_with_their_bounds(autojump_clock: Mock
     await orders.append(b"one", partition=1)
     server = responder(sensors_b=sensors, orders=orders)
 
-    assert await asked(server) == [
-        Source({0: Bounds(0, 0), 1: Bounds(0, 1)}, route="orders"),
-        Source({0: Bounds(0, 0)}, route="sensors.b"),
-    ]
+    one = Source({0: Bounds(0, 0)})
+    assert await asked(server) == {"orders": Source({0: Bounds(0, 0), 1: Bounds(0, 1)}), "sensors.b": one}
     await orders.append(b"two", partition=1)
     await orders.trim(1, 1)
     add_source(server, "later", Log())
-    later, listed, _ = await asked(server)
-    assert later == Source({0: Bounds(0, 0)}, route="later")
-    assert listed == Source({0: Bounds(0, 0), 1: Bounds(1, 2)}, route="orders")
-    assert [one.route for one in await asked(server, b'{"pattern": "sensors.*"}')] == ["sensors.b"]
-    assert await asked(server, b'{"pattern": "none"}') == []
+    changed = Source({0: Bounds(0, 0), 1: Bounds(1, 2)})
+    assert list((await asked(server)).items()) == [("later", one), ("orders", changed), ("sensors.b", one)]
+    assert await asked(server, b'{"pattern": "sensors.*"}') == {"sensors.b": one}
+    assert await asked(server, b'{"pattern": "none"}') == {}
 
 
 async def test_a_log_that_cannot_be_opened_hides_no_other(autojump_clock: MockClock) -> None:
-    first, second = await asked(responder(a=Unopened(), b=Log()))
-
-    assert (first.route, first.partitions, first.problem) == ("a", {}, "the log can't be opened: OSError")
-    assert second == Source({0: Bounds(0, 0)}, route="b")
+    found = await asked(responder(a=Unopened(), b=Log()))
+    assert found == {"a": Source(problem="the log can't be opened: OSError"), "b": Source({0: Bounds(0, 0)})}
 
 
 @each_row("data", [b"nothing", b'{"pattern": "%s"}' % (b"*" * 256)])
@@ -96,6 +91,6 @@ def test_an_answer_that_is_no_list_is_refused(answer: bytes) -> None:
 
 
 def test_what_else_a_later_server_says_is_ignored() -> None:
-    assert read_sources(b'{"version": 2, "sources": {"a": {"partitions": {"0": {"earliest": 1, "latest": 2}}}}}') == [
-        Source({0: Bounds(1, 2)}, route="a")
-    ]
+    assert read_sources(b'{"version": 2, "sources": {"a": {"partitions": {"0": {"earliest": 1, "latest": 2}}}}}') == {
+        "a": Source({0: Bounds(1, 2)})
+    }

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import msgspec
 import trio
 from pyspark.sql.types import StructType
 
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.metadata import decode_composite
 from rsocket_trio.replay import Ledger, Log, ReplayableLog, add_sink
-from rsocket_trio.replay.elements import WRITE
+from rsocket_trio.replay.elements import RECORD
 from rsocket_trio.spark.connections import Pool
 from rsocket_trio.spark.deliveries import Report
 from rsocket_trio.spark.options import Options, Use
@@ -69,8 +69,8 @@ async def deliver_rows(pool: Pool, chosen: Options, count: int, size: int = 100,
 def write_of(payload: Payload) -> dict[str, Any]:
     """Return what a request says of its origin."""
     assert payload.metadata is not None
-    [said] = [entry.content for entry in decode_composite(payload.metadata) if entry.mime == WRITE]
-    found: dict[str, Any] = json.loads(said)
+    [said] = [entry.content for entry in decode_composite(payload.metadata) if entry.mime == RECORD]
+    found: dict[str, Any] = msgspec.msgpack.decode(said)
     return found
 
 

@@ -13,8 +13,8 @@ from trio.testing import MockClock
 
 from rsocket_trio import Outgoing, Payload, RemoteProtocolError, Responder
 from rsocket_trio.replay import Element, Record, source_payload
-from rsocket_trio.replay.arrow_packs import PACK_SCHEMA, elements_of, encoded, pack_elements, pack_records
-from rsocket_trio.replay.elements import Pack, behind_gap, pack_payload, read_sink_payload
+from rsocket_trio.replay.arrow_packs import PACK_SCHEMA, elements_of, encoded, packed, packs_of
+from rsocket_trio.replay.elements import Pack, read_sink_payload
 from rsocket_trio.spark.deliveries import commit
 from rsocket_trio.spark.ranges import Range
 from rsocket_trio.spark.replayed import Cursor, fetch
@@ -81,8 +81,8 @@ async def test_of_a_pack_the_rows_in_the_range_are_taken(start: int, end: int, a
     async def packs(request: Payload, out: Outgoing) -> None:
         assert json.loads(request.data)["pack"] == ["arrow/1"]
         for place in (0, 10, 20):
-            pack = pack_records([Record(place + n, b"%d" % (place + n)) for n in range(10)], place)
-            await out.send(pack_payload(pack))
+            [pack] = packed([Record(place + n, b"%d" % (place + n)) for n in range(10)], place)
+            await out.send(source_payload(pack))
 
     found = Collected()
     async with served(responder) as connections:
@@ -99,31 +99,30 @@ def of_pack(pack: Pack, start: int, end: int) -> pa.RecordBatch:
     return RowShape(read_options(), 0, None).of_pack(pack, start, end, 0)
 
 
-def packed(rows: list[Record], start: int) -> Payload:
-    return pack_payload(pack_records(rows, start))
+def payload_of(rows: list[Record], start: int) -> Payload:
+    return source_payload(*packed(rows, start))
 
 
 def test_positions_without_a_record_are_no_loss_where_the_server_says_so() -> None:
     cursor = cursor_of(100)
     # Within a pack, between a pack and a record, and at the end of the range.
-    batches = cursor.take([packed([Record(3, b"3"), Record(7, b"7"), Record(20, b"", count=0)], 0)], 1)
-    batches += cursor.take([behind_gap(source_payload(Record(25, b"25")), 20)], 1)
-    batches += cursor.take([behind_gap(source_payload(Record(100, b"", count=0)), 26)], 1)
+    batches = cursor.take([payload_of([Record(3, b"3"), Record(7, b"7"), Record(20, b"", count=0)], 0)], 1)
+    batches += cursor.take([source_payload(Pack(b"", 5, 20)), source_payload(Record(25, b"25"))], 1)
+    batches += cursor.take([source_payload(Pack(b"", 2**40, 26))], 1)
     rows = [row for batch in batches for row in batch.to_pylist()]
 
     assert [(row["position"], row["data"]) for row in rows] == [(3, b"3"), (7, b"7"), (25, b"25")]
     assert (cursor.is_done, cursor.lost) == (True, 0)
 
 
-GOOD = pack_elements([Element(b"a"), Element(b"b")]).data
+GOOD = next(packs_of([Element(b"a"), Element(b"b")])).data
 
 
 @pytest.mark.parametrize(
     ("data", "count", "problem"),
     [
         (GOOD[:-200], 2, "the pack at position 5: a pack of .* bytes is not in arrow/1"),
-        (GOOD, 3, "the pack at position 5: it has 2 rows, its metadata says 3"),
-        (b"", 2, "is not in arrow/1"),
+        (GOOD, 3, "the pack at position 5: a pack of 2 rows, its metadata says 3"),
     ],
 )
 def test_a_pack_that_is_torn_or_not_as_it_says_is_an_error_that_names_its_position(
@@ -159,10 +158,10 @@ def test_a_pack_whose_rows_are_not_where_they_should_be_is_an_error(
 
 
 def test_a_pack_that_was_not_asked_for_is_an_error() -> None:
-    payload = packed([Record(0, b"0"), Record(1, b"1")], 0)
-    with pytest.raises(RemoteProtocolError, match="position 0 is a pack in the format 'arrow/1', asked for was none"):
+    payload = payload_of([Record(0, b"0"), Record(1, b"1")], 0)
+    with pytest.raises(RemoteProtocolError, match="the element at position 0 is a pack, asked for was none"):
         cursor_of(2, payload="arrow").take([payload], 1)
     assert payload.metadata is not None
     other = Payload(payload.data, payload.metadata.replace(b"arrow/1", b"plain/1"))
-    with pytest.raises(RemoteProtocolError, match="is a pack in the format 'plain/1', asked for was arrow/1"):
+    with pytest.raises(RemoteProtocolError, match="position 0 is a pack in the format 'plain/1'"):
         cursor_of(2).take([other], 1)

@@ -214,7 +214,7 @@ async def test_the_server_hears_what_was_committed(autojump_clock: MockClock) ->
         await acknowledge(connections, options(Use.STREAM_READ, ackRoute="log.ack"), {1: 5, 0: 7})
         await trio.sleep(0.1)
 
-    assert heard == [b'{"0": 7, "1": 5}']
+    assert heard == [b'{"ends": {"0": 7, "1": 5}, "reader": null}']
 
 
 async def test_a_named_reader_is_known_to_the_server(autojump_clock: MockClock) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from rsocket_trio.replay import (
     add_sink,
     add_source,
 )
-from rsocket_trio.replay.ledger import StagedAttempt
+from rsocket_trio.replay.ledger import Sink, StagedAttempt
 
 
 def say(*words: object) -> None:
@@ -50,11 +50,27 @@ class WatchedStage:
         self._took(sum(element.count for element in elements))
 
 
+class WatchedLog(Log):
+    """A log that counts what is written at once."""
+
+    took: Callable[[int], None] | None = None
+
+    async def append_all(
+        self, elements: Mapping[int, Iterable[Element | Pack]], *, at: Mapping[int, int] | None = None
+    ) -> dict[int, int]:
+        groups = {partition: list(some) for partition, some in elements.items()}
+        begins = await super().append_all(groups, at=at)
+        if self.took is not None:
+            self.took(sum(map(len, groups.values())))
+        return begins
+
+
 class Watched(Ledger):
     """A ledger that says how far it is, and can keep the answer to one commit to itself."""
 
-    def __init__(self, log: Log, tell_after: int, hold: int | None) -> None:
+    def __init__(self, log: WatchedLog, tell_after: int, hold: int | None) -> None:
         super().__init__(log)
+        log.took = self.took
         self._left = tell_after
         self._tell_after = tell_after
         self._hold = hold
@@ -65,22 +81,18 @@ class Watched(Ledger):
         if self._left <= 0 < self._left + count:
             say("took", self._tell_after)
 
-    async def write(self, partition: int, elements: Sequence[Element | Pack]) -> None:
-        await super().write(partition, elements)
-        self.took(len(elements))
-
     async def begin(self, *terms: Any, **more: Any) -> StagedAttempt:
         stage: Any = WatchedStage(await super().begin(*terms, **more), self.took)
         return stage  # type: ignore[no-any-return]
 
-    async def commit(self, sink: str, batch: int, attempts: Mapping[str, int], **more: Any) -> Commit:
-        done = await super().commit(sink, batch, attempts, **more)
+    async def _commit(self, wanted: Sink, attempts: Mapping[str, int], **terms: Any) -> Commit:
+        done = await super()._commit(wanted, attempts, **terms)
         if done.promoted:
-            say("promoted", batch)
-            if batch == self._hold:
+            say("promoted", wanted.batch)
+            if wanted.batch == self._hold:
                 await trio.sleep_forever()
         else:
-            say("repeated", batch)
+            say("repeated", wanted.batch)
         return done
 
 
@@ -96,7 +108,7 @@ async def main(given: dict[str, Any]) -> None:
         if count and not rows.bounds(partition)[1]:
             await rows.append_all({partition: [Element(b"%d" % (2 * n + partition)) for n in range(count)]})
     add_source(responder, "numbers", rows)
-    async with Log(Path(given["directory"], "log.db"), 2) as log:
+    async with WatchedLog(Path(given["directory"], "log.db"), 2) as log:
         ledger = Watched(log, given.get("tell_after", 0), given.get("hold"))
         add_sink(responder, "orders", ledger)
 
