@@ -120,6 +120,7 @@ FORMS: dict[str, dict[tuple[str, str], Kind]] = {
         ("plain function", "(call)"): Kind.INLINE,
         ("class", "(call)"): Kind.INLINE,
     },
+    "call_ended": {("plain function", "(call)"): Kind.INLINE},
 }
 
 # What a plain function is annotated to return, to serve where only others do.

@@ -299,7 +299,7 @@ def check_auth_of_setup(auth: Auth, dialect: str, peer: str | None, metadata_mim
 
 def call_terms(options: StreamOptions[Any]) -> CallTerms:
     """Return what the options say of the connection's own requests. Raise ``TypeError`` and ``ValueError``."""
-    if callable(options["around"]):
+    if callable(options["around"]) or hasattr(options["around"], "call_ended"):
         raise TypeError(f"around takes interceptors in a list, not {function_name(options['around'])} alone")
     codecs, around = options["codecs"], tuple(options["around"])
     if codecs is None and not around and not options["deadlines"]:

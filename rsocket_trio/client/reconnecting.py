@@ -595,7 +595,7 @@ def checked(terms: ReconnectOptions, backoff: object) -> ReconnectOptions:
     if complete["peer"] is not None:
         peer_and_dialect(complete["peer"], complete["dialect"])
     for name, fit in (("headers", as_headers), ("quirks", tuple), ("extension_entries", tuple), ("around", tuple)):
-        if not callable(complete[name]):
+        if not callable(complete[name]) and not hasattr(complete[name], "call_ended"):
             complete[name] = fit(complete[name])
     if complete["auth"] is not None:
         check_auth_of_setup(complete["auth"], complete["dialect"], complete["peer"], complete["metadata_mime"])

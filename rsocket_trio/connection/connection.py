@@ -149,7 +149,12 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         ):
             calls = engine.request_calls or engine.attach_request_calls()
             call: ClientCall | ObservedCall
-            if engine.calls.only_observed and not needs_call(engine, payload, reply, auth, metadata, around=False):
+            has_entries = isinstance(payload, Payload) and payload.metadata
+            if (
+                engine.calls.only_observed
+                and not has_entries
+                and not needs_call(engine, payload, reply, auth, metadata, around=False)
+            ):
                 call = calls.ObservedCall(engine, payload, route)
             else:
                 call = calls.ClientCall(engine, REQUEST_RESPONSE, payload, route, auth, reply, metadata)

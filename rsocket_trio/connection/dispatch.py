@@ -217,6 +217,11 @@ class Dispatcher:
             if handler.observers:
                 engine.tell_ended(handler)
             return
+        except BaseException as error:
+            if handler.observers:
+                handler.call._end(error)
+                engine.tell_ended(handler)
+            raise
 
         async def late() -> Payload:
             return reply

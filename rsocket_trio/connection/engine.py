@@ -234,9 +234,13 @@ class Engine(Timer):
         self.workers.context.copy().run(self.nursery.start_soon, function, *args)
 
     def tell_connected(self) -> None:
-        """Tell the interceptors that hear of connections that this one is open. They hear of its faults and its end."""
-        around = (*self.responder._interceptors, *self.calls.around)
-        self.observers = tuple(observer for observer in dict.fromkeys(around) if hasattr(observer, "connected"))
+        """Tell those that hear of connections that this one is open. They hear of its faults and its end.
+
+        They are all that hear of calls, and interceptors with a method ``connected``; each hears once.
+        """
+        around = {id(each): each for each in (*self.responder._interceptors, *self.calls.around)}
+        hear = ("connected", "call_ended")
+        self.observers = tuple(each for each in around.values() if any(hasattr(each, name) for name in hear))
         self.tell("connected", self.connection)
 
     def tell(self, event: str, *args: object, to: Iterable[object] | None = None) -> None:
@@ -250,10 +254,12 @@ class Engine(Timer):
                     # Not counted as a fault, of which it would hear again.
                     self.faults.log_failure(Handler(hear, Kind.INLINE, interaction=event), error)
 
-    def tell_ended(self, handler: Handler, error: BaseException | None = None, *, cancelled: bool = False) -> None:
-        """Tell those that hear of the call of a handler that it has ended: by ``error``, or as it was noted."""
-        handler.call._end(error, cancelled=cancelled)
-        self.tell("call_ended", handler.call, to=reversed(handler.observers))
+    def tell_ended(self, handler: Handler, *, cancelled: bool = False) -> None:
+        """Tell those that hear of the call of a handler that it has ended: as was noted, or else if ``cancelled``."""
+        call = handler.call
+        if call.outcome == "running":
+            call._end(None, cancelled=cancelled)
+        self.tell("call_ended", call, to=reversed(handler.observers))
 
     def notify_state(self) -> None:
         """Call the functions that hear that the connection was suspended, goes on, drains or is over."""

@@ -135,8 +135,10 @@ class FaultLog:
         self, handler: Handler, error: BaseException, stream_id: int | None = None, *, is_secret: bool = False
     ) -> None:
         """Report the failure of a handler to the log only; without its text and traceback if it ``is_secret``."""
-        extra = self._extra(handler.route, stream_id)
-        self.failure_log.note(described(handler), error, self._where, is_secret=is_secret, extra=extra)
+        where, extra = "a connection that is over", None
+        if hasattr(self, "_engine"):
+            where, extra = self._where, self._extra(handler.route, stream_id)
+        self.failure_log.note(described(handler), error, where, is_secret=is_secret, extra=extra)
 
     def _extra(self, route: str | None = None, stream_id: int | None = None) -> dict[str, object]:
         connection = self._engine.connection
@@ -165,7 +167,7 @@ class FaultLog:
             logger.info("%s: %s", self._where, str(error), extra=self._extra())
 
     def release(self) -> None:
-        """Forget the connection, which is over: the counts remain, and nothing is reported any more."""
+        """Forget the connection, which is over: the counts remain, and nothing is reported but how a call ended."""
         del self._engine
 
     def _report(

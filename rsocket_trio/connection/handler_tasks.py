@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -104,8 +103,7 @@ class HandlerCall(StreamObserver):
 
     def fail(self, error: Exception) -> None:
         """Log the error of a handler; send the peer a ``StreamError`` as it is, any other as an internal error."""
-        if self.handler.observers:
-            self.handler.call.error = error
+        self.leave(error)
         leaf = only_leaf(error)
         # A stream that ends by a fault of the peer is no failure of the handler.
         is_the_peers = isinstance(leaf, RemoteProtocolError) and self.stream.open == NEITHER
@@ -116,6 +114,11 @@ class HandlerCall(StreamObserver):
         elif isinstance(leaf, Invalid) and self.stream.interaction is Interaction.FIRE_AND_FORGET:
             self.port.faults.count_dropped()  # nobody else learns of a request that does not fit
         self.port.fail_stream(self.stream, leaf)
+
+    def leave(self, error: BaseException) -> None:
+        """Note, for those that hear of the call, that it ended with this exception."""
+        if self.handler.observers:
+            self.handler.call._end(error)
 
     @property
     def _unread(self) -> int:
@@ -235,13 +238,13 @@ async def _respond(call: HandlerCall) -> None:
         reply = answer
     else:
         reply = as_payload(answer) if isinstance(answer, PAYLOAD_LIKE) else call._as_payload(answer)
-    if call.handler.observers:
-        call.handler.call._count_sent(1, reply.size)
     port, stream = call.port, call.stream
     while stream.open & SENDING and not port.session.outbox.has_room(reply):
         await port.request_queue.wait_for_room(reply.size)
     if stream.open & SENDING:
         port.answer(stream, reply)
+        if call.handler.observers:
+            call.handler.call._count_sent(1, reply.size)
 
 
 async def _forget(call: HandlerCall) -> None:
@@ -413,13 +416,16 @@ class Workers:
     async def finish_detached(self) -> None:
         """Wait for the handlers without an answer, and cancel those that take too long.
 
-        Calls that wait for a task never begin.
+        Calls that wait for a task never begin: they are cancelled.
         """
         if self._detached:
             with trio.move_on_after(DETACHED_TIMEOUT):
                 while self._detached:
                     await self._done.park()
-        self._line = ()
+        line, self._line = self._line, ()
+        for call in line:
+            call.cancel()
+            self._forget(call)
         for call in self._detached:
             call.cancel()
 
@@ -441,6 +447,9 @@ class Workers:
                                 await RUNNERS[call.stream.interaction](call)
                         except Exception as error:
                             call.fail(error)
+                        except BaseException as error:
+                            call.leave(error)
+                            raise
                         finally:
                             # Forgotten before this task parks, so that a late CANCEL can't hit the next call.
                             worker.call = call.scope = None
@@ -534,8 +543,7 @@ class Workers:
         if call.stream.owner is call:
             call.stream.owner = None
         if call.handler.observers:
-            # Called in the ``finally`` of the call, through which an exception may pass.
-            self._port.tell_ended(call.handler, sys.exception(), cancelled=call.cancelled)
+            self._port.tell_ended(call.handler, cancelled=call.cancelled)
         if call.detached:
             self._port.session.receiver.detached -= 1
             if call in self._detached:

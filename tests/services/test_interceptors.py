@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -23,6 +24,7 @@ from rsocket_trio import (
     Channel,
     ConnectionLost,
     Invalid,
+    Limits,
     Outgoing,
     Payload,
     Rejected,
@@ -30,11 +32,13 @@ from rsocket_trio import (
     connect_forever,
     open_connection,
 )
-from rsocket_trio.metadata import Entry
+from rsocket_trio.metadata import Entry, encode_composite
 from rsocket_trio.services import Call
+from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
 from tests.services import interactions
 from tests.services.interactions import INTERACTIONS, every_interaction, served
+from tests.serving import running_server, until
 
 OWN = "application/x.own"
 ask = partial(interactions.ask, more=(b"2",))
@@ -210,9 +214,10 @@ async def test_one_interceptor_without_a_list_is_refused_by_name(opened: Any) ->
     async def timing(call: Call) -> AsyncIterator[None]:
         yield
 
-    with pytest.raises(TypeError, match=r"^around takes interceptors in a list, not .*timing alone$"):
-        async with opened("memory://nobody", around=timing):
-            pass
+    for alone in timing, Hearing():
+        with pytest.raises(TypeError, match=r"^around takes interceptors in a list, not .*(timing|Hearing) alone$"):
+            async with opened("memory://nobody", around=alone):
+                pass
 
 
 # Errors
@@ -536,6 +541,146 @@ async def test_what_only_hears_of_calls_learns_what_an_interceptor_does(autojump
         "failed": 4,
         "cancelled": 2,
     }
+
+
+def test_an_exception_that_the_program_handles_while_it_runs_trio_is_no_error_of_a_call() -> None:
+    async def serve_one() -> Hearing:
+        heard, responder = Hearing(), of_bytes()
+        responder.around(heard)
+        async with connected_pair(responder) as pair:
+            await pair.client.request_response(b"1")
+        return heard
+
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError:
+        heard = trio.run(serve_one)
+    assert [found[3:5] for found in heard.found] == [("completed", type(None))]
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["plain", "async"])
+async def test_a_call_that_ends_the_program_is_heard_of_as_failed(awaited: bool) -> None:
+    heard, responder = Hearing(), Responder()
+    responder.around(heard)
+
+    def leave(request: Payload) -> bytes:
+        raise SystemExit
+
+    async def leave_later(request: Payload) -> bytes:
+        raise SystemExit
+
+    responder.request_response(leave_later if awaited else leave)
+    with pytest.raises(SystemExit):
+        async with connected_pair(responder) as pair:
+            await pair.client.request_response()
+    assert [found[3:5] for found in heard.found] == [("failed", SystemExit)]
+
+
+@attrs.define
+class Connected:
+    """An observer that equals others, has no hash, and hears of no connection's beginning."""
+
+    found: list[str] = attrs.field(factory=list)
+
+    def call_ended(self, call: Call) -> None:
+        self.found.append("call_ended")
+
+    def fault(self, kind: str) -> None:
+        self.found.append(kind)
+
+    def ended(self, connection: object, cause: Exception) -> None:
+        self.found.append("ended")
+
+
+async def test_each_object_hears_once_of_what_it_has_methods_for_also_without_a_hash() -> None:
+    one, other = Connected(), Connected()
+    responder = of_bytes()
+    responder.request_response("fails")(lambda request: 1 / 0)
+    responder.around(one)
+    responder.around(other)
+    responder.on_error(lambda error, call: one.found.append(call.outcome))
+    async with connected_pair(responder, around=[Connected()]) as pair:
+        with pytest.raises(ApplicationError):
+            await pair.client.request_response(route="fails")
+    assert one.found == ["handler", "failed", "call_ended", "ended"]
+    assert other.found == ["handler", "call_ended", "ended"]
+
+
+class Stale(Hearing):
+    async def call_ended(self, call: Call) -> None:  # type: ignore[override]
+        pass
+
+
+@pytest.mark.parametrize("observer", [Hearing, Stale(), SimpleNamespace(call_ended=None)], ids=["class", "async", "no"])
+def test_an_observer_whose_method_is_no_plain_function_of_the_call_is_refused(observer: Any) -> None:
+    with pytest.raises(TypeError, match=r"^call_ended (takes a plain function \(call\); |decorates a function)"):
+        Responder().around(observer)
+
+
+async def test_what_an_observer_raises_when_the_connection_is_gone_is_logged_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        def call_ended(self, call: Call) -> None:
+            raise ZeroDivisionError
+
+    async with contextlib.AsyncExitStack() as late, connected_pair(of_bytes(), around=[Broken()]) as pair:
+        await late.enter_async_context(pair.client.request_stream())
+    [record] = caplog.records
+    assert record.getMessage().startswith("a connection that is over: handler ")
+
+
+async def test_who_hears_of_a_request_of_the_client_finds_the_entries_of_its_payload() -> None:
+    found: list[list[Entry]] = []
+    hearing = SimpleNamespace(call_ended=lambda call: found.append(call.entries))
+    async with connected_pair(of_bytes(), around=[hearing]) as pair:
+        await pair.client.request_response(Payload(b"1", encode_composite([Entry(OWN, b"23")])))
+        await pair.client.request_response(b"1")
+    assert found == [[Entry(OWN, b"23")], []]
+
+
+async def test_calls_that_nothing_has_begun_when_the_connection_is_lost_are_heard_of_as_cancelled() -> None:
+    heard, responder = Hearing(), Responder()
+    responder.around(heard)
+
+    @responder.request_response
+    async def wait(request: Payload) -> bytes:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    requests = [raw.setup(), *(raw.ask(stream_id) for stream_id in range(1, 201, 2))]
+    async with running_server(responder, "tcp://127.0.0.1:0") as uri:
+        stream = await trio.open_tcp_stream("127.0.0.1", int(uri.rpartition(":")[2]))
+        await stream.send_all(raw.prefixed(*requests))
+        await stream.aclose()
+        await until(lambda: len(heard.found) >= 100)
+    assert [found[3] for found in heard.found] == 100 * ["cancelled"]
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "cancelled"])
+async def test_an_answer_that_waits_for_room_is_counted_when_it_leaves(is_read: bool) -> None:
+    heard, responder = Hearing(), Responder()
+    responder.around(heard)
+    responder.request_response("inline")(lambda request: bytes(1000))
+
+    @responder.request_response("awaited")
+    async def respond(request: Payload) -> bytes:
+        return bytes(1000)
+
+    async with connected_pair(responder, limits=Limits(outbox_size=1500)) as pair, trio.open_nursery() as nursery:
+        pair.server_wire.hold()
+        for route in "inline", "inline", "inline", "inline", "awaited":
+            nursery.start_soon(partial(pair.client.request_response, route=route))
+            await settle()
+        at_once = len(heard.found)
+        if not is_read:
+            nursery.cancel_scope.cancel()
+            await settle()
+        pair.server_wire.release()
+    assert at_once <= 3
+    late = {(found[3], *found[-2:]) for found in heard.found[at_once:]}
+    assert late == {("completed", 1, 1000) if is_read else ("cancelled", 0, 0)}
+    assert len(heard.found) == 5
 
 
 # How long the block lasts

@@ -289,7 +289,10 @@ class ClientCall:
 
 
 class ObservedCall:
-    """A request of bytes for one answer of which others hear when it has ended, and nothing else is round it."""
+    """A request of bytes for one answer of which others hear when it has ended, and nothing else is round it.
+
+    It has no metadata but its route.
+    """
 
     __slots__ = ("_payload", "_port", "call")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, overload
 
 import attrs
@@ -52,7 +51,7 @@ class Call:
     pattern: str | None = None
     user: Any = None
     deadline: float = math.inf
-    parameters: Mapping[str, str] = MappingProxyType({})
+    parameters: Mapping[str, str]
     outcome: Outcome = "running"
     error: BaseException | None = None
     items_received: int = 0
@@ -75,6 +74,7 @@ class Call:
         self.interaction = interaction
         self.side = side
         self.connection = connection  # a ``Connection``, which stands above this module
+        self.parameters = {}
 
     def __repr__(self) -> str:
         return f"<Call {self.interaction} {self.route!r} of the {self.side}, {self.outcome}>"
@@ -192,9 +192,10 @@ def as_interceptor(decorator: str, function: Function | CallObserver) -> Context
     """Return ``function`` as a function that makes an async context manager of a call, or an observer as it is.
 
     It is an async generator function that yields once, or makes one already. Raise ``TypeError``, naming ``decorator``,
-    for another kind of function.
+    for another kind of function, also as the method of an observer.
     """
     if hasattr(function, "call_ended"):
+        checked("call_ended", function.call_ended)
         return function
     handler = checked(decorator, function)
     if handler.kind is Kind.GENERATOR:
