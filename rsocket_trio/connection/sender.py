@@ -233,7 +233,10 @@ class CountingSender(Sender):
         item, call = as_item(self._stream, payload), self._call
         if call is None:
             return await super().send(item)
-        await self._send(item, call)
+        if call.deadline == inf and self._stream.room > 0:
+            await super().send(item)
+        else:
+            await self._send(item, call)
         return call._count_sent(1, item.size)
 
     def serve(
@@ -247,10 +250,20 @@ class CountingSender(Sender):
         call = self._call
         if call is None or call.deadline < inf or stream.room <= 0:
             return False
-        payload = item if type(item) is Payload else as_item(stream, item)
+        payload: Payload | bytes
+        if type(item) is bytes:
+            payload, size = item, len(item)
+        else:
+            payload = item if type(item) is Payload else as_item(stream, item)
+            size = payload.size
         is_sent: bool = self._commands.offer_item(stream, payload)
         if is_sent:
-            call._count_sent(1, payload.size)
+            if call.first_item_at < inf:
+                # As ``_count_sent`` does, without a call for each item.
+                call.items_sent += 1
+                call.bytes_sent += size
+            else:
+                call._count_sent(1, size)
         return is_sent
 
     async def _send(self, item: Payload, call: Call) -> None:
