@@ -130,7 +130,8 @@ def bodies_of(group: Iterable[Element | Pack]) -> Iterator[Body]:
     """Yield prepared elements as they are stored: those of one time together if pyarrow is installed."""
     for (kind, time), run in groupby(group, attrgetter("__class__", "timestamp")):
         together = list(run)
-        is_packed = kind is Element and len(together) > 1 and elements.has_arrow()
+        is_small = sum([body.count for body in together]) <= elements.MAX_RECORD_ROWS
+        is_packed = kind is Element and len(together) > 1 and is_small and elements.has_arrow()
         for body in elements.arrow().packs_of(together) if is_packed else together:
             if isinstance(body, Pack):
                 yield body.count, time, ARROW_FORM, (body.data, None, None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -16,10 +17,15 @@ REMOTE: Final = {
 def filesystem_of(folder: Path) -> str:
     """Return the type of a folder's file system, as Linux tells it; empty where that is not known."""
     with suppress(OSError):
-        mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        kinds = {fields[4].encode().decode("unicode_escape"): fields[fields.index("-") + 1] for fields in mounts}
+        # Bytes: only spaces, tabs, ends of lines and backslashes are escaped, and names may be in any encoding.
+        mounts = [line.split(b" ") for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n") if line]
+        kinds = {unescaped(fields[4]): fields[fields.index(b"-") + 1].decode() for fields in mounts}
         return kinds[max(filter(folder.is_relative_to, kinds), key=len)]
     return ""
+
+
+def unescaped(name: bytes) -> str:
+    return os.fsdecode(name.decode("unicode_escape").encode("latin-1"))
 
 
 def is_shared(kind: str) -> bool | None:

@@ -48,7 +48,8 @@ class WriteQueue(Generic[ItemT, DoneT]):
             while own.done is None:
                 await (self._written.park() if self._is_writing else self._write_all())
         except trio.Cancelled:
-            if own in self._pending:
+            with suppress(ValueError):
+                # In one step: a thread may take it now.
                 self._pending.remove(own)
                 raise
             with trio.CancelScope(shield=True):

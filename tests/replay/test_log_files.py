@@ -167,6 +167,16 @@ def test_the_file_system_of_a_folder_is_known() -> None:
     assert filesystems.filesystem_of(Path("/proc/self")) == "proc"
 
 
+def test_a_mount_point_may_have_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["caf\xe9", "a\\040b", "n\xa0b", "\u2028", "\udcff", "\v"]
+    mounts = [f"2 1 0:1 / /mnt/{name} rw - nfs4 server rw" for name in names]
+    table = "\n".join(["1 1 8:1 / / rw - ext4 /dev/sda rw", *mounts, ""])
+    monkeypatch.setattr(Path, "read_bytes", lambda path: os.fsencode(table))
+    for name in names:
+        assert filesystems.filesystem_of(Path("/mnt", name.replace("\\040", " "), "folder")) == "nfs4"
+    assert filesystems.filesystem_of(Path("/mnt")) == "ext4"
+
+
 async def test_rows_are_rows_without_arrow_and_bodies_in_arrow_name_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

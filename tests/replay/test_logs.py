@@ -205,6 +205,13 @@ async def test_of_appends_that_come_together_only_those_fail_that_must(log: Log)
         assert set(await data_of(log)) == {b"1", b"2", b"3"}
 
 
+async def test_elements_of_most_positions_may_come_together(log: Log) -> None:
+    most = 2**31 - 1
+    async with log:
+        await log.append_all({0: [Element(b"first"), *[Element(b"large", count=most)] * 3, Element(b"last")]})
+        assert [record.end for record in await rows_of(log)] == [1, 1 + most, 1 + 2 * most, 1 + 3 * most, 2 + 3 * most]
+
+
 async def test_packs_of_another_log_get_the_places_and_times_of_this_one(tmp_path: Path) -> None:
     async with Log() as other, new_log("file", tmp_path) as log:
         await other.append_all({0: [Element(b"%d" % time, timestamp=time) for time in range(5)]})
