@@ -75,6 +75,7 @@ class Handler:
     call: Any = None
     counts: bool = False
     observers: tuple[CallObserver, ...] = ()
+    codecs: CodecChoice | None = None
     typed: TypedForm | None = None
     pattern: RoutePattern | None = None
     requires: Requirement | None = None
@@ -82,7 +83,6 @@ class Handler:
     credentials: bool = False
     around: tuple[Function | CallObserver, ...] = ()
     plain: bool = True
-    codecs: CodecChoice | None = None
     pattern_text: str | None = None
 
     @property

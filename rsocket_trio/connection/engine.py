@@ -87,6 +87,7 @@ class Engine(Timer):
         "peer_draining",
         "pings",
         "plain_requests",
+        "read_at",
         "receive_budget",
         "reconnector",
         "request_calls",
@@ -98,6 +99,8 @@ class Engine(Timer):
         "workers",
     )
 
+    read_at: float
+    """When frames were read last, as ``trio.current_time`` counts."""
     workers: Workers
     """The tasks that run handlers, while the engine runs."""
     nursery: trio.Nursery
@@ -259,7 +262,11 @@ class Engine(Timer):
         call = handler.call
         if call.outcome == "running":
             call._end(None, cancelled=cancelled)
-        self.tell("call_ended", call, to=reversed(handler.observers))
+        for observer in handler.observers[::-1]:
+            try:
+                observer.call_ended(call)
+            except Exception as error:
+                self.faults.log_failure(Handler(observer.call_ended, Kind.INLINE, interaction="call_ended"), error)
 
     def notify_state(self) -> None:
         """Call the functions that hear that the connection was suspended, goes on, drains or is over."""
@@ -281,7 +288,8 @@ class Engine(Timer):
         """
         # All frames of a read become events before any is acted on, and nothing here awaits: no other task runs between
         # the first frame of a read and the last.
-        self._dispatcher.act(self.session.receive(frames, trio.current_time()))
+        self.read_at = now = trio.current_time()
+        self._dispatcher.act(self.session.receive(frames, now))
         outbox, budget = self._outbox, self.receive_budget
         if self.session.attention or budget.size > budget.pause_above:
             self.request_queue.grant_next()

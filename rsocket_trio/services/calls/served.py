@@ -97,10 +97,10 @@ def served(
         body, kind = FORMS.get(interaction, (ServedCall._respond, Kind.ASYNC))
         function = partial(life._run, body)
     elif observers:
-        call.began_at = trio.current_time()
-    terms = handler.credit, handler.refill, interaction, handler.route, handler.origin or handler.function
+        call.began_at = port.read_at
+    credit, refill, origin, codecs = handler.credit, handler.refill, handler.origin or handler.function, handler.codecs
     # By position: names would cost as much again, and evolving six times as much.
-    return Handler(function, kind, *terms, call, counts, observers, codecs=handler.codecs)
+    return Handler(function, kind, credit, refill, interaction, handler.route, origin, call, counts, observers, codecs)
 
 
 def unmatched(interaction: Interaction) -> Handler:
