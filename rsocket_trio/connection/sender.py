@@ -255,16 +255,16 @@ class CountingSender(Sender):
             payload, size = item, len(item)
         else:
             payload = item if type(item) is Payload else as_item(stream, item)
-            size = payload.size
-        is_sent: bool = self._commands.offer_item(stream, payload)
-        if is_sent:
-            if call.first_item_at < inf:
-                # As ``_count_sent`` does, without a call for each item.
-                call.items_sent += 1
-                call.bytes_sent += size
-            else:
-                call._count_sent(1, size)
-        return is_sent
+            size = len(payload.data)  # what is sent at once has no metadata
+        if not self._commands.offer_item(stream, payload):
+            return False
+        if call.first_item_at < inf:
+            # As ``_count_sent`` does, without a call for each item.
+            call.items_sent += 1
+            call.bytes_sent += size
+        else:
+            call._count_sent(1, size)
+        return True
 
     async def _send(self, item: Payload, call: Call) -> None:
         """Send one item, and measure how long it waits for credit."""
