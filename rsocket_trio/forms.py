@@ -44,7 +44,7 @@ class Kind(enum.Enum):
 
 
 class CallObserver(Protocol):
-    """What is registered as an interceptor, and only hears how calls ended."""
+    """An object in the place of an interceptor that only hears how calls ended."""
 
     def call_ended(self, call: Any) -> None:
         """Hear of the end of a ``Call``. What it raises is logged."""

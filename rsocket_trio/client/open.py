@@ -310,8 +310,8 @@ def call_terms(options: StreamOptions[Any]) -> CallTerms:
 
     interceptors = tuple(as_interceptor("around", function) for function in around)
     deadlines, known = bool(options["deadlines"]), None if codecs is None else checked_codecs(codecs)
-    only_observed = bool(interceptors) and only_observe(interceptors) and not deadlines
-    return CallTerms(known, interceptors, deadlines, only_observed)
+    observers = interceptors if only_observe(interceptors) and not deadlines else ()
+    return CallTerms(known, interceptors, deadlines, observers)
 
 
 async def _wait_until_open(connection: Connection, transport: Transport, time_limit: ConnectTimeout, uri: str) -> None:

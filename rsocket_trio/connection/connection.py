@@ -46,7 +46,7 @@ PEER_CLOSE_TIMEOUT = 1.0
 """Seconds that a peer gets to close a connection after CONNECTION_CLOSE. Its requests are refused meanwhile."""
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.hooks import ClientCall, Contract, ObservedCall, Responder, ServiceT
+    from rsocket_trio.connection.hooks import Contract, Responder, ServiceT
     from rsocket_trio.connection.link import RefusedClients
     from rsocket_trio.connection.typed_streams import Stream, TypedChannel
     from rsocket_trio.metadata.authentication import Auth
@@ -148,16 +148,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             or metadata
         ):
             calls = engine.request_calls or engine.attach_request_calls()
-            call: ClientCall | ObservedCall
-            has_entries = isinstance(payload, Payload) and payload.metadata
-            if (
-                engine.calls.only_observed
-                and not has_entries
-                and not needs_call(engine, payload, reply, auth, metadata, around=False)
-            ):
-                call = calls.ObservedCall(engine, payload, route)
-            else:
-                call = calls.ClientCall(engine, REQUEST_RESPONSE, payload, route, auth, reply, metadata)
+            call = calls.one_answer_call(engine, payload, route, auth, reply, metadata)
             extensions = checked_entries(extension_entries)
             need_trio()
             return await call.request(partial(self._sent, answered, engine, extensions, call.renewed), reply)

@@ -189,17 +189,16 @@ class Dispatcher:
             raise Invalid(f"metadata: {error}") from error
 
     def _run_inline(self, stream: StreamState, handler: Handler, payload: object) -> None:
-        engine = self._engine
+        engine, is_over = self._engine, True
         context = engine.workers.context.copy()
         try:
             result = context.run(handler.function, payload)
             if isawaitable(result):
                 # A wrapper or a lambda around an async function: it must still be awaited.
                 self._finish_in_task(stream, handler, payload, result, context)
+                is_over = False
                 return
             if stream.interaction is FIRE_AND_FORGET:
-                if handler.observers:
-                    engine.tell_ended(handler)
                 return
             if isinstance(result, PAYLOAD_LIKE):
                 reply = as_payload(result)
@@ -209,19 +208,19 @@ class Dispatcher:
                 engine.send_item(stream, reply, complete=True)
                 if handler.observers:
                     handler.call._count_sent(1, reply.size)
-                    engine.tell_ended(handler)
                 return
+            is_over = False
         except Exception as error:
             # An error of the handler, or of an answer that can't be encoded.
             HandlerCall(engine, stream, handler, payload).fail(error)
-            if handler.observers:
-                engine.tell_ended(handler)
             return
         except BaseException as error:
-            if handler.observers:
-                handler.call._end(error)
-                engine.tell_ended(handler)
+            # Raised again at once: it ends the connection.
+            HandlerCall(engine, stream, handler, payload).note_end(error)
             raise
+        finally:
+            if is_over and handler.observers:
+                HandlerCall(engine, stream, handler, payload).tell_end()
 
         async def late() -> Payload:
             return reply

@@ -6,7 +6,7 @@ import contextvars
 import math
 import sys
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -33,7 +33,7 @@ from rsocket_trio.errors import (
     fresh_copy,
     unsent_copy,
 )
-from rsocket_trio.forms import Handler, Kind
+from rsocket_trio.forms import CallObserver, Handler, Kind
 from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.session import Session, State
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, StreamState
@@ -44,7 +44,7 @@ from rsocket_trio.transports.base import Transport
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.connection import Connection
-    from rsocket_trio.connection.hooks import Responder
+    from rsocket_trio.connection.hooks import Call, Responder
     from rsocket_trio.rsocket.frames import ExtensionEntry
 
 STALL_CHECKS = 9
@@ -100,7 +100,7 @@ class Engine(Timer):
     )
 
     read_at: float
-    """When frames were read last, as ``trio.current_time`` counts."""
+    """The time of the last read, as ``trio.current_time`` counts."""
     workers: Workers
     """The tasks that run handlers, while the engine runs."""
     nursery: trio.Nursery
@@ -246,9 +246,9 @@ class Engine(Timer):
         self.observers = tuple(each for each in around.values() if any(hasattr(each, name) for name in hear))
         self.tell("connected", self.connection)
 
-    def tell(self, event: str, *args: object, to: Iterable[object] | None = None) -> None:
-        """Tell those that hear of connections of an event, or those named by ``to``. What one raises is logged."""
-        for observer in self.observers if to is None else to:
+    def tell(self, event: str, *args: object) -> None:
+        """Tell those that hear of connections of an event. What one raises is logged."""
+        for observer in self.observers:
             hear = getattr(observer, event, None)
             if hear is not None:
                 try:
@@ -257,12 +257,9 @@ class Engine(Timer):
                     # Not counted as a fault, of which it would hear again.
                     self.faults.log_failure(Handler(hear, Kind.INLINE, interaction=event), error)
 
-    def tell_ended(self, handler: Handler, *, cancelled: bool = False) -> None:
-        """Tell those that hear of the call of a handler that it has ended: as was noted, or else if ``cancelled``."""
-        call = handler.call
-        if call.outcome == "running":
-            call._end(None, cancelled=cancelled)
-        for observer in handler.observers[::-1]:
+    def tell_ended(self, call: Call, observers: Sequence[CallObserver]) -> None:
+        """Tell those that hear of a call that it has ended, the innermost first. What one raises is logged."""
+        for observer in observers[::-1]:
             try:
                 observer.call_ended(call)
             except Exception as error:

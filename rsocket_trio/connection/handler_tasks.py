@@ -103,7 +103,7 @@ class HandlerCall(StreamObserver):
 
     def fail(self, error: Exception) -> None:
         """Log the error of a handler; send the peer a ``StreamError`` as it is, any other as an internal error."""
-        self.leave(error)
+        self.note_end(error)
         leaf = only_leaf(error)
         # A stream that ends by a fault of the peer is no failure of the handler.
         is_the_peers = isinstance(leaf, RemoteProtocolError) and self.stream.open == NEITHER
@@ -115,10 +115,17 @@ class HandlerCall(StreamObserver):
             self.port.faults.count_dropped()  # nobody else learns of a request that does not fit
         self.port.fail_stream(self.stream, leaf)
 
-    def leave(self, error: BaseException) -> None:
+    def note_end(self, error: BaseException) -> None:
         """Note, for those that hear of the call, that it ended with this exception."""
         if self.handler.observers:
             self.handler.call._end(error)
+
+    def tell_end(self) -> None:
+        """Tell those that hear of the call how it ended: as was noted, or else completed or cancelled."""
+        call = self.handler.call
+        if call.outcome == "running":
+            call._end(None, cancelled=self.cancelled)
+        self.port.tell_ended(call, self.handler.observers)
 
     @property
     def _unread(self) -> int:
@@ -448,7 +455,7 @@ class Workers:
                         except Exception as error:
                             call.fail(error)
                         except BaseException as error:
-                            call.leave(error)
+                            call.note_end(error)
                             raise
                         finally:
                             # Forgotten before this task parks, so that a late CANCEL can't hit the next call.
@@ -543,7 +550,7 @@ class Workers:
         if call.stream.owner is call:
             call.stream.owner = None
         if call.handler.observers:
-            self._port.tell_ended(call.handler, cancelled=call.cancelled)
+            call.tell_end()
         if call.detached:
             self._port.session.receiver.detached -= 1
             if call in self._detached:

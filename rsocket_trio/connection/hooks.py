@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rsocket_trio.payload import Payload
     from rsocket_trio.responder import Responder as Responder  # noqa: PLC0414
     from rsocket_trio.services.calls.client import ClientCall as ClientCall  # noqa: PLC0414
-    from rsocket_trio.services.calls.client import ObservedCall as ObservedCall  # noqa: PLC0414
+    from rsocket_trio.services.calls.client import OneAnswerCall
     from rsocket_trio.services.calls.context import Call as Call  # noqa: PLC0414
     from rsocket_trio.terms import Setup
 
@@ -62,14 +62,14 @@ class CallTerms:
     """The settings of a connection for its own requests.
 
     ``codecs`` are for objects, those of the responder if ``None``; ``around`` are interceptors, the outermost first;
-    with ``deadlines`` the time left travels; ``only_observed`` says that interceptors are all that there is, and that
-    they only hear of calls.
+    with ``deadlines`` the time left travels; ``observers`` are all of ``around`` if they only hear of calls, and there
+    are no deadlines.
     """
 
     codecs: tuple[Codec, ...] | None = None
     around: tuple[Function | CallObserver, ...] = ()
     deadlines: bool = False
-    only_observed: bool = False
+    observers: tuple[CallObserver, ...] = ()
 
 
 PLAIN: Final = CallTerms()
@@ -103,8 +103,16 @@ class RequestCalls(Protocol):
     @property
     def ClientCall(self) -> type[ClientCall]: ...  # noqa: N802 - it is the class
 
-    @property
-    def ObservedCall(self) -> type[ObservedCall]: ...  # noqa: N802 - it is the class
+    def one_answer_call(
+        self,
+        port: Engine,
+        payload: object,
+        route: str | None,
+        auth: Auth | None,
+        kind: object,
+        metadata: Iterable[MetadataPair],
+        /,
+    ) -> OneAnswerCall: ...
 
     def object_request(self, port: Engine, payload: object, route: str | None, kind: object, /) -> Payload: ...
 

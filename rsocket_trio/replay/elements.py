@@ -201,10 +201,9 @@ _RECORD_HEAD, _NULL_ENTRY = encode_mime(RECORD), encode_composite([Entry(NULL, b
 
 
 class RecordEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an element of a source, or for a sink, says of its data: the content of the entry ``RECORD``.
+    """The content of the entry ``RECORD`` of an element: the place of ``count`` rows, and a record without its data.
 
-    It is the place of ``count`` rows and what a record has beside its data. ``pack`` is the format of many rows;
-    ``partition`` is where the rows of a writer go.
+    ``pack`` is the format of many rows; ``partition`` is that to which the rows of a writer go.
     """
 
     position: Whole | None = None

@@ -27,7 +27,7 @@ import trio
 
 from rsocket_trio.errors import Invalid, readable
 from rsocket_trio.replay import ledger
-from rsocket_trio.replay.elements import Element, Pack, Record, arrow
+from rsocket_trio.replay.elements import Element, Name, Pack, Record, arrow
 from rsocket_trio.replay.errors import NotStaged, PositionExpired
 from rsocket_trio.replay.kafka_client import Rows, TransactionalProducer, twice
 from rsocket_trio.replay.kafka_log import KafkaLog
@@ -186,7 +186,7 @@ class KafkaLedger(Ledger):
         if left:
             raise NotStaged("rows of the batch are staged no longer, they were too old: stage it again")
 
-    async def epoch(self, sink: str) -> int:
+    async def epoch(self, sink: Name) -> int:
         return await self._write((sink, SEPARATOR, None))
 
     async def _write(self, *notes: tuple[str, str, Attempt | None]) -> int:

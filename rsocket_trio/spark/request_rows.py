@@ -119,7 +119,7 @@ class Origin:
 
 
 class RequestEntry(RecordEntry, frozen=True, omit_defaults=True):
-    """What a request outside of a stage says: also its writer, an ``Origin``, and its number among the writer's."""
+    """The entry of a request outside of a stage: also its writer, an ``Origin``, and its number among the writer's."""
 
     sink: str | None = None
     query: str | None = None

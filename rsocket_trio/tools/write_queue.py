@@ -20,7 +20,7 @@ DoneT = TypeVar("DoneT")
 
 @attrs.define(eq=False)
 class QueuedWrite(Generic[ItemT, DoneT]):
-    """What a task wants written, and once that is known the outcome."""
+    """An item that a task wants written, and the outcome once that is known."""
 
     item: ItemT
     done: outcome.Outcome[Sequence[DoneT]] | None = None

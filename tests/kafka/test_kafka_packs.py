@@ -38,7 +38,7 @@ def end_of_partition(offset: int) -> Message:
 
 @st.composite
 def fetches(draw: st.DrawFn) -> tuple[int, int, list[Message], list[Record]]:
-    """Where a fetch begins and is to end, its messages, and the records that they are."""
+    """A fetch: its first position and its end, its messages, and the records that they are."""
     start = draw(st.integers(0, 50))
     content = st.none() | st.binary(max_size=3)
     pairs = st.lists(st.tuples(st.sampled_from(["a", "b", RECORD_METADATA]), content), min_size=1, max_size=3)

@@ -256,7 +256,7 @@ class Interception:
             context = self._entered.pop()
             try:
                 if hasattr(context, "call_ended"):
-                    self.call.connection._engine.tell("call_ended", self.call, to=(context,))
+                    self.call.connection._engine.tell_ended(self.call, (context,))
                 elif raised is None:
                     await context.__aexit__(None, None, None)
                 else:
